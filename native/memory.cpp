@@ -16,7 +16,7 @@ namespace chaski {
 
 namespace {
 
-// Reserves this many bytes of addresses without memory.
+// Reserves `bytes` bytes of addresses without memory.
 std::byte* reserve(std::size_t bytes, std::size_t alignment) {
     const std::size_t slack = alignment > 4096 ? alignment : 0;
     void* base = mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -68,8 +68,8 @@ void pack_row(const RoundedRow& row, const float* x, std::uint8_t* to) {
     }
 }
 
-// Returns `largest` for an int8 of magnitude 127, else `found`, with the sign of the int8. It avoids a
-// branch, which would be unpredictable.
+// Returns `largest` for an int8 of magnitude 127, else `found`, with the sign of the int8. It has no branch,
+// which would be unpredictable.
 float chosen(std::int32_t q, std::int32_t magnitude, float found, float largest) {
     const std::int32_t is_largest = -static_cast<std::int32_t>(magnitude == 127);
     const std::int32_t bits = (std::bit_cast<std::int32_t>(found) & ~is_largest) |

@@ -18,8 +18,8 @@ namespace chaski {
 namespace {
 
 #ifdef __linux__
-// Makes the page at `offset` of a file that is mapped at `address` huge; returns 0 or errno. It allocates the
-// first small page before, because only an existing page can be replaced.
+// Makes the page at `offset` of a file that is mapped at `address` huge; returns 0 or errno. It first
+// allocates the small page at the beginning, because only an existing page can be replaced.
 int take_huge_page(int descriptor, std::byte* address, std::size_t offset) {
     if (fallocate(descriptor, 0, static_cast<off_t>(offset), 4096) != 0) return errno;
     return madvise(address, kHugePage, MADV_COLLAPSE) == 0 ? 0 : errno;

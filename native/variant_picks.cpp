@@ -9,8 +9,8 @@ namespace {
 using Choice = VariantPicks::Choice;
 using Candidate = Choice::Candidate;
 
-// Minimum thread time of each variant in a round. In this time it has seen matrices of all shapes, even if
-// not each matrix.
+// Minimum thread time of each variant in a round. In this time a variant multiplies matrices of all shapes,
+// though not every matrix.
 constexpr std::chrono::nanoseconds kLeast = std::chrono::milliseconds(2);
 constexpr std::chrono::nanoseconds kEnough = std::chrono::milliseconds(60);
 
@@ -21,7 +21,7 @@ struct Stage {
 };
 constexpr Stage kStages[] = {{1, 0.25}, {3, 0.06}, {5, 0.03}, {9, 0.0}};
 
-// The share by which the fastest variant must beat the default (the first one); less is noise.
+// The factor by which the fastest variant must beat the default (the first one); a smaller gain is noise.
 constexpr double kGain = 1.01;
 
 double rate(const Candidate& candidate) {

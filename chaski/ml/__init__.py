@@ -41,18 +41,21 @@ BACKENDS = {
     "reference": "chaski.ml.reference",
     "sharded": "chaski.ml.sharded",
 }
-"""The module of each backend by name, which is imported when the backend is opened.
+"""The module of each backend by name. It is imported when the backend is opened.
 
-`OPTIONS` of a module are the classes of the options that it reads, and `open` takes one of each.
+`OPTIONS` of a module lists the classes of options that the backend reads; `open` takes one of each.
 """
 
 
 def open_backend(name: str, *options: Options) -> Backend:
-    """Open a backend: `cpu` (native), `cuda` (an NVIDIA GPU), `reference` (NumPy; what each operation means).
+    """Open a backend by name.
 
-    Or `sharded`: several nodes, each with one of the others.
+    cpu        the native kernels
+    cuda       an NVIDIA GPU, or several
+    reference  NumPy, which defines each operation
+    sharded    several nodes, each with one of the other backends
 
-    It gets the options that are for it, defaults where none are given, and none that are for other devices.
+    The backend receives the options of the kinds that it reads, or their defaults. Other options are ignored.
     """
     module = _module(name)
     given = {type(each): each for each in options}
@@ -68,11 +71,12 @@ def open_together(
     shares: Sequence[float] | None,
     behind_first: int | None = None,
 ) -> Backend:
-    """Open several devices of this machine as one backend, each in a thread: {name of a device: its opener}.
+    """Open several devices of this machine as one backend, with one thread per device.
 
-    name    what `open_backend` knows it by
-    split   `layers` or `rows`
-    shares  how much of the layers each device takes; None for as much as its free memory allows
+    devices  the function that opens each device, by the device's name
+    name     the backend's name for `open_backend`
+    split    `layers` or `rows`
+    shares   each device's share of the layers; None for as much as its free memory allows
     behind_first  number of trailing layers that the devices after the first share in any case, counting the
                   output as one; None for any
 
@@ -90,7 +94,7 @@ def _module(name: str) -> Any:
 
 
 def usual_backend() -> tuple[str, Sequence[Device]]:
-    """Return the backend of this machine, `cuda` where a GPU can compute, else `cpu`; and the GPUs."""
+    """Return the backend of this machine, `cuda` if a GPU can compute and otherwise `cpu`, and the GPUs."""
     cuda = _module("cuda")
     try:
         if cuda.is_there():
@@ -101,7 +105,7 @@ def usual_backend() -> tuple[str, Sequence[Device]]:
 
 
 def gpus_of(name: str) -> Sequence[Device]:
-    """Return the GPUs that a backend may compute with, and their free memory; none for other backends.
+    """Return the GPUs that a backend may compute with, with their free memory; empty if it uses none.
 
     Raises what opening the backend raises.
     """
@@ -113,13 +117,13 @@ def gpus_of(name: str) -> Sequence[Device]:
 def serve_member(
     address: str, key: bytes, backend: str, folders: Sequence[Path], cpu: CPUOptions
 ) -> MemberServer:
-    """Listen at an address, host:port, and compute parts of models with a backend of this machine.
+    """Listen at an address (host:port) and compute parts of models with a backend of this machine.
 
-    key      what all nodes know, see `cluster_key.read_key`
-    folders  where files of models are looked for by their names
+    key      the key that all nodes share, see `cluster_key.read_key`
+    folders  folders that are searched for model files by name
 
-    Raises OptionError for a bad address, UnsupportedError for a backend that cannot have parts, and
-    ClusterError if it cannot listen there.
+    Raises OptionError for a bad address, UnsupportedError for a backend that cannot compute parts of a model,
+    and ClusterError if the node cannot listen at the address.
     """
     from chaski.ml.sharded.serving import MemberServer, listening_address
 
@@ -140,11 +144,11 @@ def serve_member(
 def measure_machine(
     processors: int, weight_bytes: int, isa: str = "auto", crowds: Sequence[int] = ()
 ) -> Machine:
-    """Measure this machine for the scaling model, in some tenths of a second.
+    """Measure this machine for the scaling model, which takes some tenths of a second.
 
-    `weight_bytes`: the size of a model, which may fit in a cache. `crowds`: numbers of threads that are
-    larger than that of processors. Other running programs affect the result.
-    Raises ValueError if this build or this machine does not have the instruction set.
+    `weight_bytes`: the size of a model, which may fit in a cache. `crowds`: thread counts to measure that are
+    larger than the number of processors. Other running programs affect the result.
+    Raises ValueError if this build or this machine lacks the instruction set.
     """
     from chaski.ml.cpu.thread_rates import measure_machine
 

@@ -1,4 +1,4 @@
-"""Places for buffers in one memory: those that are never alive at the same time share theirs."""
+"""Placement of buffers in one memory. Buffers that are never alive at the same time share bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALIGNMENT = 64
 
 
 class Buffer(Struct, frozen=True, eq=False):
-    """Bytes of an arena, large enough for the largest run. `width` is the elements of one row."""
+    """Bytes of an arena, enough for the largest run. `width` is the number of elements of a row."""
 
     size: int
     width: int
@@ -21,9 +21,10 @@ class Buffer(Struct, frozen=True, eq=False):
 def placed(
     alive: Mapping[Buffer, tuple[int, int]], alignment: int = ALIGNMENT
 ) -> tuple[dict[Buffer, int], int]:
-    """Return offsets of all buffers, and the arena's size: largest first, each at the lowest free place.
+    """Return the offset of each buffer, and the arena's size.
 
-    `alive` has the first and the last of the steps that touch a buffer.
+    The largest buffer is placed first, and each buffer goes to the lowest free place.
+    `alive`: the first and the last step that touch each buffer.
     """
     offsets: dict[Buffer, int] = {}
     end = 0
@@ -44,7 +45,7 @@ def placed(
 
 
 def aligned(size: int, alignment: int = ALIGNMENT) -> int:
-    """Round a size up."""
+    """Round a size up to a multiple of the alignment."""
     return -(-size // alignment) * alignment
 
 

@@ -1,8 +1,8 @@
-"""The interface between models and machines, which a backend implements.
+"""The interface between models and machines. Every backend implements it.
 
 A backend places the weights of a file, creates key/value storage, and compiles a recorded graph into a plan.
-Compiling places every buffer for the largest batch: then all that is needed is known, and loading takes it,
-or refuses to. After it nothing grows.
+Compiling places every buffer for the largest batch, so the memory needed is known before loading. Loading
+allocates all of it or raises an error, and memory does not grow afterwards.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ __all__ = [
 ]
 
 ProgressCallback = Callable[[float], None]
-"""Called with the done share of the work, from 0 to 1."""
+"""Called with the share of the work that is done, from 0 to 1."""
 
 HOST = "cpu"
-"""The name of the device whose memory is that of this process, on every backend."""
+"""The name, on every backend, of the device that uses the memory of this process."""
 
 ByDevice = Mapping[str, int]
-"""Bytes on each device, by its name. Memory of one device is no use to another: nobody adds them up."""
+"""Bytes on each device, by device name. They are not summed: a device cannot use another device's memory."""
 
 
 class BackendOptions(Struct, frozen=True):
@@ -68,13 +68,13 @@ class BackendOptions(Struct, frozen=True):
 
 
 class CPUOptions(Struct, frozen=True):
-    """Options of the processor, for every backend that computes on it, be it some layers only.
+    """Options for every backend that computes on the processor, even if only for some layers.
 
     `threads`: number of cores that a plan may use; None for every physical core this process may use.
     `isa`: the instruction set of the kernels, for tests and comparisons; `auto` is the fastest here.
-    `variants`: `measured` takes the variants of kernels that this machine measures to be the fastest, `first`
-    the first of each, `random:SEED` any.
-    `trace`: notes the runs of all plans.
+    `variants`: `measured` takes the kernel variants that are the fastest on this machine, `first` takes the
+    first variant of each kernel, and `random:SEED` takes random ones.
+    `trace`: records the runs of all plans.
     """
 
     threads: int | None = None
@@ -86,8 +86,8 @@ class CPUOptions(Struct, frozen=True):
 class NodesOptions(Struct, frozen=True):
     """The nodes that compute a model together: processes of `chaski shard`, on this machine or on others.
 
-    `addresses`: the host and the port of each. `split`: `layers` or `rows`. `shares`: how much of these each
-    takes; None for what its speed and memory allow. `key_file`: the file with the key of all nodes.
+    `addresses`: the host and port of each node. `split`: `layers` or `rows`. `shares`: each node's share of
+    them; None for as much as its speed and memory allow. `key_file`: the file with the key that nodes share.
     """
 
     addresses: tuple[tuple[str, int], ...] = ()
@@ -97,10 +97,10 @@ class NodesOptions(Struct, frozen=True):
 
 
 class GPUOptions(Struct, frozen=True):
-    """Where a model is on a machine with GPUs. No bit of any result depends on it.
+    """Placement of a model on a machine with GPUs. Results are bit-identical for every placement.
 
     `numbers`: the GPUs that hold it. `layers`: number of trailing layers on them, counting the output as one;
-    the others stay on the processor. None for everything. `shares`: how much of it each GPU takes; None for
+    the others stay on the processor. None for everything. `shares`: each GPU's share of the model; None for
     as much as its free memory allows. `split`: `layers` or, over several GPUs that hold everything, `rows`.
     `spared`: bytes of each GPU that stay free.
     """
@@ -113,7 +113,7 @@ class GPUOptions(Struct, frozen=True):
 
 
 Options = BackendOptions | CPUOptions | NodesOptions | GPUOptions
-"""The options that `open_backend` takes. A kind of device that needs others adds its class here."""
+"""The options that `open_backend` takes. A kind of device that needs other options adds its class here."""
 
 
 class MaskForm(Enum):
@@ -128,15 +128,15 @@ class MaskForm(Enum):
 class CacheConfig(Struct, frozen=True):
     """The layout of caches that a backend requires or computes fastest with.
 
-    None of chaski's own backends asks for padding, permuted values, pages or a dense mask. They stay because
-    the engine that chaski re-creates has them, and because a backend for another device may ask for them. The
-    reference backend computes with each of them, and the tests of caches use that.
+    None of chaski's own backends asks for padding, permuted values, pages or a dense mask. These options stay
+    because the engine that chaski re-creates has them, and because a backend for another device may need
+    them. The reference backend supports all of them, and the cache tests use it for that.
 
     `padding`: the number of cells is a multiple of it.
     `alignment`: attention is fastest where a token's position and cell are the same modulo it.
-    `page`: cells are given out in whole pages of that many, and a token at position p is in cell p % page of
-    one. A page has tokens of one sequence, and of those that share all of its tokens up to a page's end.
-    `permuted_values`: values lie transposed for each head, cells innermost. Its `kv_buffer` sees to that.
+    `page`: cells are allocated in whole pages of `page` cells, and a token at position p is in cell p % page
+    of its page. A page holds tokens of one sequence, or of several that share all tokens up to its end.
+    `permuted_values`: values are stored transposed for each head, cells innermost. `kv_buffer` does that.
     """
 
     padding: int = 1
@@ -146,12 +146,12 @@ class CacheConfig(Struct, frozen=True):
     mask: MaskForm = MaskForm.SPANS
 
     def padded(self, cells: int, sequences: int = 0) -> int:
-        """Return `cells` plus the cells of pages in which `sequences` begin and end, rounded up."""
+        """Return `cells` plus room for the pages in which `sequences` begin and end, rounded up."""
         multiple = math.lcm(self.padding, self.page)
         return -(-(cells + 2 * (self.page - 1) * sequences) // multiple) * multiple
 
     def spaced(self, cells: int) -> int:
-        """Return `cells`, rounded up so that the cells after them begin at a panel and a page."""
+        """Return `cells`, rounded up so that the next cell begins a panel and a page."""
         multiple = math.lcm(self.alignment, self.page)
         return -(-cells // multiple) * multiple
 
@@ -159,9 +159,9 @@ class CacheConfig(Struct, frozen=True):
 class Device(Struct, frozen=True):
     """A processor with its own memory.
 
-    `name` is its own on this machine, and short: `HOST`, or the like of `cuda:0`. `model` is the product.
-    `features` names the instruction sets of a processor; `variants`, by the type of weights and a range of
-    numbers of tokens, the variants of its kernels that were measured to be the fastest.
+    `name` is short and unique on this machine: `HOST`, or for example `cuda:0`. `model` is the product name.
+    `features` names the instruction sets of a processor. `variants` names the kernel variants that were
+    measured to be the fastest, by the type of weights and the range of token counts.
     """
 
     name: str
@@ -176,8 +176,8 @@ class Device(Struct, frozen=True):
 class DeviceMemory(Struct, frozen=True):
     """Bytes held on one device: weights, key/value storage, the buffers of plans, and LoRA adapters.
 
-    `shared`: those of the weights that others had there already, so that they took no memory.
-    `in_files`: more weights, too large for memory, which every batch reads from their files.
+    `shared`: bytes of the weights that other processes had already loaded, so that they took no memory.
+    `in_files`: bytes of further weights that do not fit in memory; every batch reads them from their files.
     """
 
     device: str
@@ -196,7 +196,7 @@ class DeviceMemory(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """Bytes that a backend holds on each device that it has some on, and in all."""
+    """Bytes that a backend holds: on each device that it uses, and in total."""
 
     devices: tuple[DeviceMemory, ...]
 
@@ -227,16 +227,16 @@ class Memory(Struct, frozen=True):
 
     @property
     def to_take(self) -> int:
-        """All bytes on all devices but those that others have there already."""
+        """All bytes on all devices except those that other processes have loaded already."""
         return self.total - sum(held.shared for held in self.devices)
 
     @property
     def on_gpus(self) -> int:
-        """All bytes on GPUs, whether of this machine or of other nodes."""
+        """All bytes on the GPUs of this machine and of other nodes."""
         return sum(held.total for held in self.devices if held.is_gpu)
 
     def on(self, device: str) -> DeviceMemory:
-        """The bytes on a device, of which there may be none."""
+        """The bytes on a device; all zero if the backend has none there."""
         return next((held for held in self.devices if held.device == device), DeviceMemory(device))
 
     def __add__(self, other: Memory) -> Memory:
@@ -260,7 +260,7 @@ class Memory(Struct, frozen=True):
 
 
 def summed(parts: Iterable[ByDevice]) -> ByDevice:
-    """Return the bytes of all parts together, on each device."""
+    """Return the sum of the parts' bytes for each device."""
     found: Counter[str] = Counter()
     for part in parts:
         found.update(part)
@@ -276,14 +276,14 @@ class LoraMatrices(NamedTuple):
 
 
 class AdapterSlots(Protocol):
-    """The adapters in a table: the pairs of each, by the numbers of the matrices that they change.
+    """The adapters in a table. Each has pairs of matrices, by the number of the matrix that a pair changes.
 
     A slot may change while no launch computes with it.
     """
 
     @property
     def ready_bytes(self) -> ByDevice:
-        """Bytes that are kept ready for the next adapter."""
+        """Bytes that are held in reserve for the next adapter."""
 
     def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> ByDevice:
         """Return the bytes that an adapter takes."""
@@ -292,27 +292,27 @@ class AdapterSlots(Protocol):
         """Read an adapter into a slot. Raises AdapterError for values that are not finite."""
 
     def clear(self, slot: int) -> None:
-        """Empty a slot, and release its memory."""
+        """Empty a slot and release its memory."""
 
 
 class CellRows(Protocol):
-    """The rows of several buffers in the same cells, as bytes that the host can keep.
+    """Access to the rows of several buffers in the same cells, as bytes that the host can keep.
 
-    A block has room for that many cells of each buffer. Its bytes have a meaning only for this backend, and
-    buffers of the same shapes: bytes read from cells and written to others give the same results there, bit
-    by bit. Nothing may be computed meanwhile that writes to these cells.
+    A block has room for `room` cells of each buffer. Its bytes are valid only for this backend and for
+    buffers of the same shapes. Bytes that are read from some cells and written to others give bit-identical
+    results there. No computation may write to these cells during a copy.
     """
 
     def num_bytes(self, room: int) -> int:
-        """The size of a block with room for that many cells."""
+        """The size of a block with room for `room` cells."""
 
     def read(
         self, cells: npt.NDArray[np.int32], block: npt.NDArray[np.uint8], first: int, room: int
     ) -> Future[None] | None:
-        """Copy `cells` (n,) to the places of a block from `first` on. Other bytes of the block stay.
+        """Copy `cells` (n,) to the places of a block from `first` on. Other bytes of the block do not change.
 
-        If the copy continues in the background, a future is returned, which is done when the copy is. It
-        copies the present content of the cells, whatever is computed later.
+        If the copy continues in the background, return a future that is done when the copy is. The copy has
+        the content that the cells have now, whatever is computed later.
         """
 
     def write(
@@ -326,15 +326,15 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that `open_backend` knows it by."""
+        """The backend's name for `open_backend`."""
 
     @property
     def rule(self) -> str:
-        """The name of all that decides the bits of its results: it changes whenever any of them does."""
+        """A name for everything that determines the bits of the results; it changes when any of that does."""
 
     @property
     def default_kv_dtype(self) -> DType:
-        """The element type of key/value storage when the user names none."""
+        """The element type of key/value storage unless the user names another."""
 
     @property
     def cache_config(self) -> CacheConfig:
@@ -342,81 +342,83 @@ class Backend(Protocol):
 
     @property
     def stages(self) -> int:
-        """The number of batches that it computes at the same time, each on other devices than the others.
+        """The number of batches that the backend computes at the same time, each on different devices.
 
-        This many of the launched batches are on their way from the first device to the last.
+        Up to this many launched batches are between the first device and the last.
         """
 
     @property
     def launches_ahead(self) -> bool:
-        """True if a batch is launched at once whose tokens are results of one that is still computed.
+        """True if a batch can be launched before the results that it takes its tokens from are computed.
 
-        Elsewhere that waits for those results (`FromLaunch`).
+        On other backends such a launch waits for those results (`FromLaunch`).
         """
 
     def devices(self) -> Sequence[Device]:
-        """The devices that this backend may hold memory of, with the memory available there now.
+        """The devices on which this backend may hold memory, with the memory available there now.
 
-        Memory of the host is available to everybody: a backend that has only some of it need not list it.
+        Every backend can use the host's memory, so a backend that uses little of it need not list the host.
         """
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
-        """Give every weight its `handle`. Nothing is read yet, and no memory taken."""
+        """Give every weight its `handle`. This neither reads tensors nor allocates memory."""
 
     def load(self, progress: ProgressCallback) -> None:
-        """Read the tensors that were placed, and take all memory that was asked for so far.
+        """Read the tensors that were placed, and allocate all memory that was requested so far.
 
-        Before it storage and plans are only addresses. A backend may leave it for later where the tensors are
-        laid out, and compute with them as they are meanwhile. Raises OutOfMemoryError before it takes any.
+        Before that, storage and plans are only addresses. A backend may arrange the tensors in their final
+        layout later and compute with the file's layout meanwhile. Raises OutOfMemoryError before it allocates
+        anything.
         """
 
     def wait_loaded(self) -> None:
-        """Wait until all weights are in their final layout, which `load` may leave for later.
+        """Wait until all weights are in their final layout; `load` may return before that.
 
-        Raises ModelError where a file cannot be read any more.
+        Raises ModelError if a file can no longer be read.
         """
 
     def kv_buffer(
         self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
     ) -> KVBuffer:
-        """Zeroed storage of a layer of the model; None for parts outside of layers, such as an encoder's.
+        """Return zeroed storage for a layer of the model.
 
-        A backend of several devices places it where the weights of that layer are: `blk.LAYER.` in their
-        names. Raises UnsupportedError where heads of that size cannot have that type.
+        `layer` is None for storage outside the layers, such as an encoder's. A backend of several devices
+        places the storage on the device with the layer's weights, whose names begin with `blk.LAYER.`.
+        Raises UnsupportedError if heads of this size cannot have this type.
         """
 
     def kv_bytes(
         self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
     ) -> ByDevice:
-        """The bytes that such storage takes, where it would be. Asked after `place`."""
+        """Return the bytes that `kv_buffer` would take on each device. Call it after `place`."""
 
     def cell_rows(self, buffers: Sequence[KVBuffer]) -> CellRows:
         """Return access to the rows of buffers with the same cells."""
 
     def compile(self, graph: Graph) -> Plan:
-        """Turn a graph into a plan with all its memory."""
+        """Compile a graph into a plan with all its memory."""
 
     def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
         """Make an empty table of LoRA adapters for graphs; its handle has the methods of `AdapterSlots`.
 
-        See `AdapterTable` for the sizes. Raises UnsupportedError where the backend cannot apply adapters.
+        See `AdapterTable` for the sizes. Raises UnsupportedError if the backend cannot apply adapters.
         """
 
     def sibling(self) -> Backend:
         """Make a backend on the same threads and devices, for a model that computes in turns with this one.
 
-        It has its own memory, and `devices` of both show what both leave free.
+        It has separate memory. `devices` of both backends reports the memory that both leave free.
         """
 
     def memory(self) -> Memory:
-        """Return the memory that this backend holds now, in bytes: all that `load` takes."""
+        """Return the bytes that this backend holds: everything that `load` allocates."""
 
     def close(self) -> None:
-        """Release threads and memory. Plans and buffers must not be used any more."""
+        """Release threads and memory. Plans and buffers must not be used afterwards."""
 
 
 def stored_type(role: KVRole, size: int, dtype: DType) -> QuantType:
-    """The format that rows of `size` elements are stored in. Raises UnsupportedError for parts of a block."""
+    """Return the format of stored rows of `size` elements. Raises UnsupportedError for partial blocks."""
     type = QuantType[dtype.name]
     block = 2 if dtype is DType.I16 else type.block_size
     if size % block:

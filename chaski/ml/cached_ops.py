@@ -1,4 +1,4 @@
-"""Attention and other operations that read earlier tokens: rotary positions, storage, states of sequences."""
+"""Attention and other operations on earlier tokens: rotary positions, storage, states of sequences."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ __all__ = [
 ]
 
 ATTENTION = ("attention", "attention_by_distance", "dense_attention", "paged_attention")
-"""The operations of `attention`: one for each form of a mask, and one with numbers for distances."""
+"""The operations of `attention`: one for each form of a mask, and one with a distance bias."""
 
 CONTENTS = ("store", "stored", "rotate_cells", "copy_cells")
 """The operations that return the content of a buffer, their last operand."""
 
 
 def rope_table(positions: Tensor, rope: Rope) -> Tensor:
-    """Cosines and sines for `rope` at `positions` (n,) int32 -> (n, 2, pairs), times the magnitude.
+    """Return cosines and sines for `rope` at `positions` (n,) int32 -> (n, 2, pairs), times the magnitude.
 
-    Where tokens have coordinates (n, axes) instead of a position, `rope.axes` says which of them turns each
-    pair. Equal coordinates give the bits of that position. The table is shared by all layers with this rope.
+    If tokens have coordinates (n, axes) instead of a position, `rope.axes` names the coordinate that turns
+    each pair. Equal coordinates give the same bits as a position. All layers with this rope share the table.
     """
     pairs, width = len(rope.frequencies), positions.shape[-1] if len(positions.shape) > 1 else 1
     axes = np.array((0,) * pairs if len(positions.shape) == 1 else rope.axes or (), np.int32)
@@ -71,7 +71,7 @@ def rope_table(positions: Tensor, rope: Rope) -> Tensor:
 def rope(x: Tensor, table: Tensor) -> Tensor:
     """Turn the pairs of each head of x (n, heads, size) by the angles of `table`; see `Rope`.
 
-    A table times factors, by `scale_rows`, scales what it turns.
+    A table that `scale_rows` has multiplied by factors also scales the heads.
     """
     require(len(x.shape) == 3 and x.shape[0] == table.shape[0], "rope", x.shape, table.shape)
     return x.graph.record("rope", (x, table), x.shape, neox=_is_neox(table))
@@ -86,9 +86,9 @@ def _is_neox(table: Tensor) -> bool:
 
 
 def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
-    """Write x (n, heads, size) to the rows `cells` (n,) int32 of `buffer`; returns the buffer's new content.
+    """Write x (n, heads, size) to the rows `cells` (n,) int32 of `buffer`; return the buffer's new content.
 
-    The result has shape (cells, heads, size). `attention` must read it, so that the write comes first.
+    The result has shape (cells, heads, size). `attention` must read it, which orders the write first.
     """
     require(x.shape[1:] == (buffer.heads, buffer.size), "store", x.shape, (buffer.heads, buffer.size))
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
@@ -96,7 +96,7 @@ def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
 
 
 def stored(graph: Graph, buffer: KVBuffer) -> Tensor:
-    """Return the content of `buffer` as earlier runs have left it, as `store` returns it."""
+    """Return the content of `buffer` after earlier runs, in the form that `store` returns."""
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
     return graph.record("stored", (buffer,), shape, buffer.dtype)
 
@@ -117,8 +117,8 @@ def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
 def copy_cells(sources: Tensor, targets: Tensor, buffer: KVBuffer) -> Tensor:
     """Copy the rows `sources` (n,) int32 of `buffer` to the rows `targets` (n,), bit for bit.
 
-    No target is listed twice, or is a source. Returns the buffer's new content, as `store` does. Only
-    backends with pages are asked for it.
+    No target is listed twice or is also a source. Returns the buffer's new content, as `store` does. Only
+    backends with pages need this operation.
     """
     require(sources.shape == targets.shape, "copy_cells", sources.shape, targets.shape)
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
@@ -126,11 +126,11 @@ def copy_cells(sources: Tensor, targets: Tensor, buffer: KVBuffer) -> Tensor:
 
 
 class DistanceBias(Struct, frozen=True):
-    """A number that is added to the score of a key for its distance after or before the query.
+    """A bias that is added to the score of a key by its distance before or after the query.
 
-    `table` (heads, 2 · reach + 1): that of the distance 0 is in the middle, and keys that are further away
-    have the first or the last one (T5, Raffel et al. 2020; ALiBi, Press et al. 2022).
-    `positions` are those of the queries.
+    `table` (heads, 2 · reach + 1): the middle entry is for distance 0. Keys further away than `reach` take
+    the first or the last entry (T5, Raffel et al. 2020; ALiBi, Press et al. 2022).
+    `positions`: the positions of the queries.
     """
 
     table: npt.NDArray[np.float32]
@@ -147,7 +147,7 @@ def attention(
     softcap: float = 0.0,
     bias: DistanceBias | None = None,
 ) -> Tensor:
-    """softmax(scale · q kᵀ + bias) v of each token over the cells that it sees -> (n, heads, value size).
+    """Return softmax(scale · q kᵀ + bias) v over the cells that each token sees -> (n, heads, value size).
 
     q (n, heads, size); keys and values (cells, kv_heads, …) as `store` returns them. Consecutive groups of
     heads/kv_heads query heads share a key/value head (Ainslie et al. 2023). `sinks` (heads,) and `softcap`
@@ -165,7 +165,7 @@ def attention(
         require(sinks is None and bias.table.shape[:1] == (heads,), "attention", q.shape, bias.table.shape)
         if not isinstance(mask, Mask):
             raise UnsupportedError(
-                "this backend's attention takes no numbers for distances: load the model with another backend"
+                "this backend's attention has no distance bias: load the model with another backend"
             )
         op, seen, attributes = f"{op}_by_distance", (*seen, bias.positions), {"table": bias.table}
     operands = (q, keys, values, *seen, *(() if sinks is None else (sinks,)))
@@ -173,7 +173,7 @@ def attention(
 
 
 def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, Any]]:
-    """The operation for a form of mask, its operands, and its attributes."""
+    """Return the operation for a form of mask, its operands, and its attributes."""
     match mask:
         case Mask():
             return "attention", (mask.cells, mask.spans), {}
@@ -185,13 +185,13 @@ def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, Any]]:
 
 
 def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, segments: Tensor) -> Tensor:
-    """Convolve each sequence of the batch with its own past, one filter a channel -> (n, channels).
+    """Convolve each sequence of the batch over time, with one filter per channel -> (n, channels).
 
     x (n, channels), filter (channels, taps): y of a token is the sum of filter[:, j] · x over the `taps`
-    tokens that end with it. A row of `states` (taps - 1, channels) has the inputs before the batch.
-    `segments` (n, 5) int32 follow one another: begin, end, the first token of the sequence in the batch, the
-    row to read, which has the inputs before that token, and the row to write, which gets those before `end`.
-    It is the convolution of LFM2.
+    tokens that end with it. A row of `states` (taps - 1, channels) holds the inputs before the batch.
+    `segments` (n, 5) int32 cover the batch in order. Each has five numbers: begin, end, the first token of
+    the sequence in the batch, the row of `states` to read (the inputs before that token), and the row to
+    write (the inputs before `end`). LFM2 uses this convolution.
     """
     channels, taps = filter.shape
     require(x.shape[1:] == (channels,), "short_conv", x.shape, filter.shape)

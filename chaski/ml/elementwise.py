@@ -1,8 +1,8 @@
-"""The table of elementwise operations: each is declared once, by its formula in NumPy and float32.
+"""The table of elementwise operations. Each is declared once, by its formula in NumPy and float32.
 
-A declaration contains all that the rest of Python needs: its name, its operands (the positional parameters),
-its numbers (the keyword parameters) and what it means. Called with tensors it records a node; the reference
-backend computes by `formula`, and the cpu and cuda backends by the function of that name in
+A declaration contains everything that the Python code needs: the name, the operands (positional parameters),
+the numbers (keyword parameters) and the meaning. A call with tensors records a node. The reference backend
+computes with `formula`, and the cpu and cuda backends use the function of the same name in
 `native/include/formulas.h`.
 """
 
@@ -42,7 +42,7 @@ F32 = npt.NDArray[np.float32]
 
 
 class Elementwise:
-    """An operation on tensors of one shape, whose every element depends on the operands' at its place."""
+    """An operation on tensors of one shape. Each element depends on the operands' elements at its place."""
 
     def __init__(self, formula: Callable[..., F32]) -> None:
         self.__doc__ = formula.__doc__
@@ -90,7 +90,7 @@ def scale(x: F32, *, factor: float) -> F32:
 
 @_elementwise
 def exp(x: F32) -> F32:
-    """e^x. The native kernel gives 2.4e38 for x above 88.37, and 0 where e^x is no normal number."""
+    """e^x. The native kernel returns 2.4e38 for x above 88.37, and 0 if e^x is below the normal numbers."""
     y: F32 = np.exp(x)
     return y
 
@@ -98,7 +98,7 @@ def exp(x: F32) -> F32:
 @_elementwise
 def sigmoid(x: F32) -> F32:
     """1 / (1 + e^-x)."""
-    # e^-x overflows to infinity for very negative x; the quotient is then the right limit, 0.
+    # For very negative x, e^-x overflows to infinity, and the quotient is 0, which is the correct limit.
     with np.errstate(over="ignore"):
         y: F32 = np.reciprocal(1 + np.exp(-x))
     return y
@@ -106,7 +106,7 @@ def sigmoid(x: F32) -> F32:
 
 @_elementwise
 def softplus(x: F32) -> F32:
-    """ln(1 + e^x), with neither overflow nor cancellation: max(x, 0) + ln(1 + e^-|x|)."""
+    """ln(1 + e^x), as max(x, 0) + ln(1 + e^-|x|) to avoid overflow and cancellation."""
     y: F32 = np.logaddexp(np.float32(0), x)
     return y
 
@@ -157,7 +157,7 @@ def softcap(x: F32, *, cap: float) -> F32:
 
 @_elementwise
 def clamp(x: F32, *, low: float, high: float) -> F32:
-    """The nearest number to x from `low` to `high`; either may be infinite."""
+    """x limited to the range from `low` to `high`; either may be infinite."""
     y: F32 = np.clip(x, np.float32(low), np.float32(high))
     return y
 

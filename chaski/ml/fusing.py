@@ -1,4 +1,4 @@
-"""What several nodes of a graph have in common that a backend can compute at once."""
+"""Analysis of a graph: which nodes a backend can compute together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["sums_of_products", "uses_of"]
 
 
 def uses_of(graph: Graph) -> Mapping[Tensor, int]:
-    """How often each tensor is read, by other nodes or as a result."""
+    """Return how often each tensor is read, by other nodes or as a result."""
     uses = Counter(x for node in graph.nodes for x in node.operands if isinstance(x, Tensor))
     uses.update(graph.outputs.values())
     return uses
@@ -20,7 +20,7 @@ def uses_of(graph: Graph) -> Mapping[Tensor, int]:
 def sums_of_products(
     graph: Graph, uses: Mapping[Tensor, int], products: Collection[str]
 ) -> dict[Tensor, Tensor]:
-    """The nodes of these operations that can include the sum that alone reads them: product -> sum."""
+    """Return the products that can include a sum, which must be their only reader: product -> sum."""
     taken: dict[Tensor, Tensor] = {}
     for node in graph.nodes:
         if node.op == "add":

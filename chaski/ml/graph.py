@@ -1,10 +1,10 @@
-"""The graph that a model records: symbolic tensors, and nothing that computes.
+"""The graph that a model records. It consists of symbolic tensors and computes nothing.
 
-A model's Python runs once. Every operation of it becomes a `Tensor` that remembers its operation, its
-operands and its shape; a backend compiles the list of them into a plan and replays that for every batch.
-Shapes are written outermost first, as in NumPy. A dimension is an `int`, or a `Dim` when its size is known
-only when the plan runs (the number of tokens in a batch, say); a `Dim` states its maximum, which is what the
-backend reserves memory for.
+A model's Python code runs once. Each of its operations becomes a `Tensor` that stores the operation, its
+operands and its shape. A backend compiles the list of tensors into a plan and runs the plan for every batch.
+Shapes are written outermost first, as in NumPy. A dimension is an `int`, or a `Dim` if its size is known only
+when the plan runs, such as the number of tokens in a batch. A `Dim` has a maximum, for which the backend
+reserves memory.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ Shape = tuple["int | Dim", ...]
 
 
 class Tensor(Struct, frozen=True, eq=False):
-    """A value in a graph. Made by `Graph` and the functions of `chaski.ml.ops`, never by models directly.
+    """A value in a graph. `Graph` and the functions of `chaski.ml.ops` create tensors; models do not.
 
-    `dtype` is nominal: what the model means. A backend may compute in another type, as the cpu does, which
-    rounds to int8 before products with quantized matrices.
+    `dtype` is nominal: it is the type that the model means. A backend may compute in another type. For
+    example, the cpu backend rounds to int8 before products with quantized matrices.
     """
 
     graph: Graph
@@ -96,25 +96,25 @@ class Tensor(Struct, frozen=True, eq=False):
         return self.graph.record("scale", (self,), self.shape, factor=factor)
 
     def reshape(self, *shape: int) -> Tensor:
-        """The same values with the trailing dimensions regrouped; the leading (token) dimension stays."""
+        """Return the same values with other trailing dimensions; the leading (token) dimension stays."""
         if int(np.prod(shape)) != int(np.prod([d for d in self.shape[1:] if isinstance(d, int)])):
             raise ValueError(f"reshape: {self.shape} cannot become (…, {shape})")
         return self.graph.record("reshape", (self,), (self.shape[0], *shape), self.dtype)
 
     def rows(self, indices: Tensor) -> Tensor:
-        """The rows of the leading dimension that `indices` (int32) names, in that order."""
+        """Return the rows of the leading dimension that `indices` (int32) lists, in that order."""
         return self.graph.record("rows", (self, indices), (indices.shape[0], *self.shape[1:]), self.dtype)
 
 
 class Weight(Struct, eq=False):
-    """A parameter of a model: declared with its shape, later bound to the file's tensor by its name.
+    """A parameter of a model, declared with its shape and later bound to the file's tensor by name.
 
     `shape` is (rows, columns) for matrices: `linear` maps `columns` inputs to `rows` outputs.
     `plain` matrices are kept as rows of float32, for operations other than matrix products.
-    `stored` is the shape that files may have for it instead, with the same elements in order.
+    `stored` is an alternative shape in files, with the same elements in the same order.
     `host` weights stay readable from Python (`array`, float32) and are not given to the backend.
-    `split` is the axis along which a backend may cut it, to compute the parts apart and put the results side
-    by side with the same bits: outputs of a matrix (of attention in whole heads), experts, rows of a table.
+    `split` is the axis along which a backend may cut it, compute the parts separately and join the results
+    with the same bits: outputs of a matrix (whole heads for attention), experts, or rows of a table.
     None means that every device needs all of it.
     `handle` is the backend's own form of the data.
     """
@@ -131,7 +131,7 @@ class Weight(Struct, eq=False):
 
     @property
     def is_present(self) -> bool:
-        """True if the file has the weight: always after binding, except for optional weights."""
+        """True if the file contains the weight. After binding, only optional weights can be absent."""
         return self.handle is not None or self.array is not None
 
 
@@ -155,12 +155,12 @@ class KVBuffer(Struct, frozen=True, eq=False):
 
 
 class Mask(Struct, frozen=True):
-    """The cells that each token of a batch sees, without a matrix: the cost follows the visible cells.
+    """The cells that each token of a batch sees, as lists, so that the cost depends on visible cells only.
 
-    `cells` (any,) int32 lists cells, sequence after sequence, each in order of position. `spans` (n, 3)
-    int32 holds (begin, end, first): token i sees cells[begin:end], and cells[begin] holds position `first`.
-    Kernels cut the history where a position is a multiple of their chunk length, so a result does not
-    depend on where a list begins.
+    `cells` (any,) int32 lists the cells of one sequence after the other, in order of position. `spans` (n, 3)
+    int32 contains (begin, end, first): token i sees cells[begin:end], and cells[begin] holds position
+    `first`. Kernels cut the history at positions that are multiples of their chunk length, so a result does
+    not depend on where a list begins.
     """
 
     cells: Tensor
@@ -168,24 +168,24 @@ class Mask(Struct, frozen=True):
 
 
 class DenseMask(Struct, frozen=True):
-    """The mask as a matrix (n, cells) of floats: 0 where a token sees a cell, else minus infinity.
+    """The mask as a matrix (n, cells) of floats: 0 if a token sees a cell, and minus infinity otherwise.
 
-    It serves backends that ask for it, see `CacheConfig`; none of chaski's own does.
+    It is for backends that require it, see `CacheConfig`; none of chaski's own does.
     """
 
     matrix: Tensor
 
 
 class PagedMask(Struct, frozen=True):
-    """The mask by pages of `page` cells, for storage in which every token lies at its place of a page.
+    """The mask by pages of `page` cells, for storage in which position p is at place p % page of a page.
 
-    The batch's tokens stand sequence after sequence. `block_table` (sequences, blocks) int32: position p of
-    a sequence lies in cell block_table[…, p // page] · page + p % page. `lengths` (sequences,) int32 are the
-    tokens of a sequence with those of the batch, `query_starts` (sequences,) int32 the index of its first
-    one in the batch. `bounds` (n, 2) int32: token i sees the positions from bounds[i, 0] to bounds[i, 1].
-    Entries of the table for pages that no token sees have no meaning.
+    The batch contains the tokens of one sequence after the other. `block_table` (sequences, blocks) int32:
+    position p of a sequence is in cell block_table[…, p // page] · page + p % page. `lengths` (sequences,)
+    int32 are the numbers of tokens of each sequence, including those of the batch. `query_starts`
+    (sequences,) int32 are the indices of their first tokens in the batch. `bounds` (n, 2) int32: token i sees
+    the positions from bounds[i, 0] to bounds[i, 1]. Table entries for pages that no token sees are undefined.
 
-    It serves backends that ask for it, see `CacheConfig`; none of chaski's own does.
+    It is for backends that require it, see `CacheConfig`; none of chaski's own does.
     """
 
     block_table: Tensor
@@ -199,13 +199,13 @@ AnyMask = Mask | DenseMask | PagedMask
 
 
 class Rope(Struct, frozen=True, eq=False):
-    """A rotary embedding of heads (Su et al. 2021): it turns pairs of elements by position · frequency.
+    """A rotary embedding of heads (Su et al. 2021), which turns pairs of elements by position · frequency.
 
-    `frequencies` (pairs,) float32 are in radians per position. The pairs are neighbours, (2j, 2j + 1), or
-    with `neox` (j, j + pairs), as in GPT-NeoX; elements after the pairs stay. `magnitude` multiplies the
-    turned elements (YaRN has one; see `chaski.ml.nn.rope`).
-    `axes` has for each pair which coordinate of a token turns it, where tokens have several (m-rope, Wang et
-    al. 2024); None where they have one position.
+    `frequencies` (pairs,) float32 are in radians per position. The pairs are (2j, 2j + 1), or with
+    `neox` (j, j + pairs), as in GPT-NeoX. Elements after the pairs do not change. `magnitude` multiplies the
+    turned elements (for YaRN, see `chaski.ml.nn.rope`).
+    `axes` contains, for each pair, the number of the coordinate that turns it if tokens have several
+    coordinates (m-rope, Wang et al. 2024); None if tokens have one position.
     """
 
     frequencies: npt.NDArray[np.float32]
@@ -217,7 +217,7 @@ class Rope(Struct, frozen=True, eq=False):
 class AdapterTable(Struct, frozen=True, eq=False):
     """The adapters that a backend holds, by slot and by the number of the matrix that they change.
 
-    `max_width`: the ranks of all adapters of a row, each rounded up to 16, are not more than that together.
+    `max_width`: the maximum sum of the ranks of a row's adapters, each rounded up to 16.
     """
 
     slots: int
@@ -227,12 +227,12 @@ class AdapterTable(Struct, frozen=True, eq=False):
 
 
 class Adapters(Struct, eq=False):
-    """The changes that LoRA adapters make to products of a graph while it is recorded.
+    """The LoRA adapters that change the products of a graph while it is recorded.
 
-    lists    for each leading dimension, by name: the list of adapters of each of its rows (n,), or -1
-    uses     (uses, 3) the lists, one after the other: number of the list, slot, and bits of a float32 scale
+    lists    for each leading dimension, by name: the number of each row's list of adapters (n,), or -1
+    uses     (uses, 3) all lists, concatenated: number of the list, slot, and bits of a float32 scale
     weights  the matrices that can be changed
-    numbers  those of them that the graph multiplies by, with their numbers in the table
+    numbers  the matrices among them that the graph multiplies by, with their numbers in the table
     """
 
     table: AdapterTable
@@ -242,7 +242,7 @@ class Adapters(Struct, eq=False):
     numbers: dict[Weight, int] = field(default_factory=dict)
 
     def applied(self, y: Tensor, x: Tensor, weight: Weight) -> Tensor:
-        """Return y = x · weightᵀ as the adapters of each row change it."""
+        """Return y = x · weightᵀ with the changes of each row's adapters."""
         leading = x.shape[0]
         lists = self.lists.get(leading.name) if isinstance(leading, Dim) else None
         if lists is None or weight not in self.weights:
@@ -256,11 +256,11 @@ Operand = Tensor | Weight | KVBuffer | AdapterTable
 
 
 class Graph(Struct, eq=False):
-    """The recorded operations of one forward pass, in an order in which they can be run.
+    """The recorded operations of one forward pass, in an order in which they can run.
 
-    `dtype` is the nominal type of activations. Inputs, storage and indices say their own. `adapters` change
-    the products that are recorded from then on. `product_types` are those of matrices of products beyond this
-    graph: of a larger one that it is a piece of, with which it rounds activations alike.
+    `dtype` is the nominal type of activations; inputs, storage and indices have separate types. `adapters`
+    change the products that are recorded afterwards. If this graph is a piece of a larger one,
+    `product_types` are the types of that graph's matrices, so that both round activations alike.
     """
 
     dtype: DType = DType.F32
@@ -278,7 +278,7 @@ class Graph(Struct, eq=False):
         dtype: DType | None = None,
         **attributes: Any,
     ) -> Tensor:
-        """Append one operation and return its result, an activation where no `dtype` is given."""
+        """Append one operation and return its result, which is an activation if no `dtype` is given."""
         tensor = Tensor(self, op, operands, shape, dtype or self.dtype, MappingProxyType(attributes))
         self.nodes.append(tensor)
         return tensor
@@ -296,18 +296,18 @@ class Graph(Struct, eq=False):
 
 
 def require(condition: bool, op: str, *shapes: object) -> None:
-    """Raise ValueError where operands of these shapes do not fit an operation."""
+    """Raise ValueError if operands of these shapes do not fit an operation."""
     if not condition:
         raise ValueError(f"{op}: operands of shapes {', '.join(map(str, shapes))} do not fit")
 
 
 def width(node: Operand) -> int:
-    """Return the number of elements of one row of a node: of all dimensions after the leading one."""
+    """Return the number of elements in one row of a node, which has all dimensions after the leading one."""
     assert isinstance(node, Tensor)
     return math.prod(size for size in node.shape[1:] if isinstance(size, int))
 
 
 def source_of(node: Operand) -> Tensor:
-    """Return the node that computes the bytes of a value: reshaping does not."""
+    """Return the node that computes the bytes of a value, skipping reshapes."""
     assert isinstance(node, Tensor)
     return source_of(node.operands[0]) if node.op == "reshape" else node

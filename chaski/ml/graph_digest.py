@@ -1,4 +1,4 @@
-"""A digest of a recorded graph: graphs that compute the same from the same weights have the same one."""
+"""A digest of a recorded graph. Graphs that compute the same from the same weights have equal digests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["graph_digest"]
 def graph_digest(graph: Graph) -> bytes:
     """Return 32 bytes that change with any operation, shape, constant or name of a weight in a graph.
 
-    How many tokens or cells there is room for makes no difference. Raises TypeError for an attribute that
-    no digest can be made of.
+    The maximum numbers of tokens and cells do not affect it. Raises TypeError for an attribute of an
+    unsupported type.
     """
     found = blake2b(digest_size=32)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
@@ -43,7 +43,7 @@ def _operand(operand: Operand, numbers: Mapping[Tensor, int]) -> object:
 
 
 def _value(value: Any) -> object:
-    """Return an object whose `repr` contains all that matters about an attribute."""
+    """Return an object whose `repr` contains everything relevant about an attribute."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if isinstance(value, Dim):
@@ -59,4 +59,4 @@ def _value(value: Any) -> object:
     if isinstance(value, Struct):
         parts = [(name, _value(getattr(value, name))) for name in value.__struct_fields__]
         return type(value).__name__, parts
-    raise TypeError(f"no digest of {type(value).__name__}")
+    raise TypeError(f"no digest can be made of {type(value).__name__}")

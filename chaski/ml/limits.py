@@ -1,7 +1,7 @@
 """Limits that the system sets for this process: control groups of both versions, and resource limits.
 
-A limit of a control group holds for the process's own group and for every group above it, so the smallest
-counts. In a container the groups above its own are not visible; version 1 reports their memory limit anyway.
+The process must obey the limits of its own control group and of every group above it, so the smallest limit
+applies. In a container the groups above its own are not visible, but version 1 reports their memory limit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _PROC = Path("/proc")
-# Version 1 writes the largest multiple of a page where nothing is limited.
+# Version 1 reports the largest multiple of a page if there is no limit.
 _NO_LIMIT = 1 << 62
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -46,7 +46,7 @@ def memory_limit() -> int | None:
 def memory_left() -> int | None:
     """Return the bytes that this process may still allocate in its control groups; None without a limit.
 
-    Files that a group has in memory count as free: the system drops them where memory is needed.
+    Cached files of a group count as free, because the system drops them when memory is needed.
     """
     left = (limit - max(0, _memory_used(group) - _cached_files(group)) for group, limit in _memory_groups())
     return min(left, default=None)
@@ -75,13 +75,13 @@ def open_files() -> int | None:
 def address_space() -> int | None:
     """Return the bytes of addresses that this process may have, mapped files included; None without a limit.
 
-    It is the smaller one of `ulimit -v` and `ulimit -d`. Chaski reserves all of its memory as data.
+    The result is the smaller of `ulimit -v` and `ulimit -d`, because chaski reserves all its memory as data.
     """
     return min((limit for _, limit in _address_limits()), default=None)
 
 
 def address_space_note() -> str:
-    """Return words that name `ulimit -v` and `ulimit -d` where they are set, to end an error about memory."""
+    """Return the end of an error message about memory, which names `ulimit -v` and `ulimit -d` if set."""
     named = " and ".join(f"{name} to {limit / 1e9:.2f} GB" for name, limit in _address_limits())
     return f"; this process is limited by {named}" if named else ""
 
@@ -96,7 +96,7 @@ def _address_limits() -> Iterator[tuple[str, int]]:
 def _memory_groups() -> Iterator[tuple[Path, int]]:
     """Yield the groups that limit memory, and the limit of each in bytes."""
     for group in _groups("memory"):
-        # Beyond `memory.high` processes are slowed down until they give memory back.
+        # The system slows down processes above `memory.high` until they release memory.
         names = ("memory.max", "memory.high", "memory.limit_in_bytes")
         limits = [limit for name in names if (limit := _number(group / name)) is not None]
         limits += [_statistics(group).get("hierarchical_memory_limit", _NO_LIMIT)]
@@ -110,9 +110,9 @@ def _memory_used(group: Path) -> int:
 
 
 def _cached_files(group: Path) -> int:
-    """Return the bytes of files in memory of a group and of all groups below it."""
+    """Return the bytes of cached files of a group and of all groups below it."""
     counts = _statistics(group)
-    # Version 1 has the sums of groups below under their own names.
+    # Version 1 reports sums that include the groups below under separate names.
     prefix = "total_" if "total_inactive_file" in counts else ""
     return sum(counts.get(f"{prefix}{name}", 0) for name in ("active_file", "inactive_file"))
 
@@ -130,20 +130,20 @@ def _statistics(group: Path) -> dict[str, int]:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of the groups of this process that may limit a resource, its own one first."""
+    """Yield the folders of this process's groups that may limit a resource, its own group first."""
     paths = dict(_own_paths())
     for mount in _mounts():
         if mount.controllers and controller not in mount.controllers:
             continue
         own = paths.get(controller if mount.controllers else "", PurePosixPath("/"))
-        # A path outside of the mount is that of the host: the mount shows the container's own group.
+        # A path outside the mount belongs to the host; the mount then shows the container's own group.
         is_inside = own.is_relative_to(mount.root) and ".." not in own.parts
         folder = mount.point / own.relative_to(mount.root) if is_inside else mount.point
         yield from (each for each in (folder, *folder.parents) if each.is_relative_to(mount.point))
 
 
 def _own_paths() -> Iterator[tuple[str, PurePosixPath]]:
-    """Yield the path of this process's group by controller; that of version 2 under an empty name."""
+    """Yield the path of this process's group for each controller; version 2 has an empty controller name."""
     for line in _text(_PROC / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
@@ -166,13 +166,13 @@ def _unescaped(text: str) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file; None if the file is missing, or has no limit."""
+    """Return the number in a file; None if the file is missing or contains no limit."""
     text = _text(path)
     return int(text) if text.isdecimal() and int(text) < _NO_LIMIT else None
 
 
 def _text(path: Path) -> str:
-    """Return the content of a file of the system, empty if it cannot be read."""
+    """Return the content of a system file; empty if it cannot be read."""
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text().strip()
     return ""

@@ -1,4 +1,4 @@
-"""Properties of this machine: cores that this process may use, and memory."""
+"""Properties of this machine: memory, and the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _MEMORY_INFO = Path("/proc/meminfo")
 _MODEL = ("cpu family", "model", "stepping", "CPU implementer", "CPU variant", "CPU part", "CPU revision")
 
-# Where a quota allows a part of a core, one more thread gains that part, at the price of pauses. A fifth of a
+# If a quota allows a fraction of a core, one more thread gains that fraction but causes pauses. A fifth of a
 # core gained three percent.
 _LEAST_PART = 0.2
-# Part of the threads that may still be started that computing takes; others serve requests and read files.
+# Computing takes one in this many of the threads that may still be started; others serve requests and read
+# files.
 _TASKS_EACH = 2
 _SMALL_CACHE = 8 << 20
 
 
 def physical_cores() -> int:
-    """Physical cores among the processors that this process may run on; hyper-threads count once.
+    """Return the number of physical cores that this process may run on; hyper-threads count once.
 
-    Control groups bound the number as well, by CPU quotas and by the threads that may still be started.
+    The CPU quotas and thread limits of control groups also limit the number.
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
@@ -52,20 +53,20 @@ def physical_cores() -> int:
 
 
 def usable_processors() -> int:
-    """Processors that this process may run on, hyper-threads included."""
+    """Return the number of processors that this process may run on, hyper-threads included."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def largest_cache() -> int:
-    """Return the bytes of the largest cache of a processor, or of a small one if the system reports none."""
+    """Return the bytes of a processor's largest cache, or a small default if the system reports none."""
     sizes = (path.read_text().strip() for path in _PROCESSORS.glob("cpu0/cache/index*/size"))
     found = [int(size[:-1]) << 10 for size in sizes if size[-1:] == "K" and size[:-1].isdecimal()]
     return max(found, default=_SMALL_CACHE)
 
 
 def memory_nodes() -> list[int]:
-    """Return the numbers of the memory nodes whose processors this process may use; none if unknown."""
+    """Return the numbers of the memory nodes whose processors this process may use; empty if unknown."""
     if not hasattr(os, "sched_getaffinity"):
         return []
     usable = os.sched_getaffinity(0)
@@ -81,7 +82,7 @@ def _numbers(text: str) -> Iterator[int]:
 
 
 def total_memory() -> int:
-    """Return the bytes of memory that this process may have: those of the machine, or of its limits."""
+    """Return the bytes of memory that this process may have: the machine's memory or a lower limit."""
     bounds = (_machine_memory(), limits.memory_limit(), limits.address_space())
     return min(bound for bound in bounds if bound is not None)
 
@@ -93,7 +94,7 @@ def available_memory() -> int:
 
 
 def cpu_name() -> str:
-    """The processor's name as the operating system gives it."""
+    """Return the processor's name as the operating system reports it."""
     if name := cpu_info().get("model name"):
         return name
     if platform.system() == "Darwin":
@@ -105,16 +106,16 @@ def cpu_name() -> str:
 
 
 def cpu_model() -> str:
-    """The processor's name, and the numbers that identify it.
+    """Return the processor's name and the numbers that identify it.
 
-    Virtual machines give several generations one name, and Linux gives ARM processors none.
+    Virtual machines use one name for several generations, and Linux reports no name for ARM processors.
     """
     info = cpu_info()
     return ", ".join([cpu_name(), *(f"{name} {info[name]}" for name in _MODEL if name in info)])
 
 
 def cpu_info() -> dict[str, str]:
-    """Return the fields by which Linux describes the first processor; none on another system."""
+    """Return the fields with which Linux describes the first processor; empty on other systems."""
     first = _CPU_INFO.read_text().split("\n\n", 1)[0] if _CPU_INFO.exists() else ""
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
@@ -130,7 +131,7 @@ def _machine_memory() -> int:
 
 
 def _free_memory() -> int:
-    """Return the bytes of this machine that are free, or would be; all where the system does not report."""
+    """Return the bytes that are free or can be freed; all memory if the system does not report them."""
     lines = _MEMORY_INFO.read_text().splitlines() if _MEMORY_INFO.exists() else []
     found = (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     return next(found, _machine_memory())

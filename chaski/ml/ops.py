@@ -1,8 +1,7 @@
-"""The operations of a graph: one function each, which checks shapes and records a node.
+"""The operations of a graph. Each is a function that checks shapes and records a node.
 
-The meaning of every operation is its plain NumPy form in `chaski.ml.reference.ops`, under the same name; the
-elementwise ones are declared in `chaski.ml.elementwise` and the products with matrices in
-`chaski.ml.products`, each with its definition.
+A NumPy function of the same name in `chaski.ml.reference.ops` defines each operation. Elementwise operations
+are declared and defined in `chaski.ml.elementwise`, and products with matrices in `chaski.ml.products`.
 """
 
 from __future__ import annotations
@@ -91,13 +90,13 @@ __all__ = [
 
 
 def embedding(ids: Tensor, table: Weight) -> Tensor:
-    """Rows of `table` (vocab, d) for `ids` (n,) int32 -> (n, d)."""
+    """Return the rows of `table` (vocab, d) for `ids` (n,) int32 -> (n, d)."""
     require(len(table.shape) == 2 and len(ids.shape) == 1, "embedding", table.shape, ids.shape)
     return ids.graph.record("embedding", (ids, table), (ids.shape[0], table.shape[1]))
 
 
 def product(x: Tensor, weight: Weight) -> Tensor:
-    """x (n, rows) times `weight` (rows, columns), plain: `linear` for a transposed matrix."""
+    """x (n, rows) times a plain `weight` (rows, columns): `linear` for a transposed matrix."""
     require(x.shape[1:] == weight.shape[:1] and weight.plain, "product", x.shape, weight.shape)
     return x.graph.record("product", (x, weight), (x.shape[0], weight.shape[1]))
 
@@ -105,7 +104,7 @@ def product(x: Tensor, weight: Weight) -> Tensor:
 def rms_norm(x: Tensor, weight: Weight | None, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) · weight over the last dimension (Zhang & Sennrich 2019).
 
-    The last dimension is that of heads where x has them. Without a weight it is 1.
+    If x has heads, each head is normalized separately. Without a weight, the factor is 1.
     """
     require(weight is None or x.shape[-1:] == weight.shape, "rms_norm", x.shape, weight and weight.shape)
     return x.graph.record("rms_norm", (x,) if weight is None else (x, weight), x.shape, eps=eps)
@@ -119,7 +118,7 @@ def l2_norm(x: Tensor, eps: float) -> Tensor:
 
 
 def erf_geglu(gate: Tensor, up: Tensor) -> Tensor:
-    """gelu(gate) · up, where `geglu` takes the approximation of gelu."""
+    """gelu(gate) · up with the exact gelu; `geglu` uses its approximation."""
     return multiply(gelu(gate), up)
 
 
@@ -132,7 +131,7 @@ def rms(x: Tensor) -> Tensor:
 def gaussian_top_k(x: Tensor, multiplier: float) -> Tensor:
     """max(0, x - mean - multiplier · standard deviation) of each row of x (n, size).
 
-    Where a row is normally distributed, it keeps a share of its elements that follows from the multiplier
+    If a row is normally distributed, the multiplier determines the share of elements that are kept
     (Gemma 3n).
     """
     require(len(x.shape) == 2, "gaussian_top_k", x.shape)
@@ -150,7 +149,7 @@ def layer_norm(x: Tensor, weight: Weight, bias: Weight | None, eps: float) -> Te
 def position_scale(positions: Tensor, length: int, beta: float, offset: int = 0) -> Tensor:
     """1 + beta · ln(1 + floor((position + offset) / length)) -> (n, 1), a factor for queries.
 
-    It keeps attention sharp where the history is longer than `length` (Nakanishi 2025).
+    It keeps attention sharp if the history is longer than `length` (Nakanishi 2025).
     """
     shape: Shape = (positions.shape[0], 1)
     return positions.graph.record(
@@ -159,19 +158,19 @@ def position_scale(positions: Tensor, length: int, beta: float, offset: int = 0)
 
 
 def add_vector(x: Tensor, vector: Weight) -> Tensor:
-    """x (n, size) plus, in every row, `vector`: (size,), or a plain (rows, size) of which it is the first."""
+    """Add `vector` to every row of x (n, size): (size,), or the first row of a plain (rows, size)."""
     require(x.shape[1:] == vector.shape[-1:], "add_vector", x.shape, vector.shape)
     return x.graph.record("add_vector", (x, vector), x.shape)
 
 
 def multiply_vector(x: Tensor, vector: Weight) -> Tensor:
-    """x (n, size) times `vector` (size,), in every row."""
+    """Multiply every row of x (n, size) by `vector` (size,)."""
     require(x.shape[1:] == vector.shape, "multiply_vector", x.shape, vector.shape)
     return x.graph.record("multiply_vector", (x, vector), x.shape)
 
 
 def slice(x: Tensor, first: int, count: int) -> Tensor:
-    """The elements `first` to first + count of the last dimension of x (n, …, size) -> (n, …, count)."""
+    """Take `count` elements from `first` on of the last dimension of x (n, …, size) -> (n, …, count)."""
     size = x.shape[-1]
     fits = len(x.shape) > 1 and isinstance(size, int) and first >= 0 and first + count <= size
     require(fits, "slice", x.shape, (first, count))
@@ -179,26 +178,26 @@ def slice(x: Tensor, first: int, count: int) -> Tensor:
 
 
 def scatter(x: Tensor, rows: Tensor, places: Tensor) -> Tensor:
-    """x (n, size), but with `rows` (m, size) at the indices `places` (m,) int32, which are all different."""
+    """Replace the rows of x (n, size) at the distinct indices `places` (m,) int32 by `rows` (m, size)."""
     require(x.shape[1:] == rows.shape[1:], "scatter", x.shape, rows.shape)
     require(places.shape == rows.shape[:1], "scatter", rows.shape, places.shape)
     return x.graph.record("scatter", (x, rows, places), x.shape)
 
 
 def average_rows(x: Tensor, rows: Dim, count: int) -> Tensor:
-    """The averages of every `count` rows of x (n, size) -> (rows, size), where rows · count <= n.
+    """Average every `count` rows of x (n, size) -> (rows, size), where rows · count <= n.
 
-    With patches in the order of their squares it is average pooling.
+    If the patches of each square are consecutive, this is average pooling.
     """
     require(len(x.shape) == 2 and count > 0, "average_rows", x.shape, count)
     return x.graph.record("average_rows", (x,), (rows, x.shape[1]), count=count)
 
 
 def space_to_depth(x: Tensor, rows: Dim, count: int) -> Tensor:
-    """Each `count` rows of x (n, size), one after the other, as one -> (rows, size · count).
+    """Join every `count` rows of x (n, size) into one -> (rows, size · count).
 
-    Their elements stand in turns: first the first of each row, then the second of each. With patches in the
-    order of their squares it makes of each square the input of a convolution's kernel as a matrix.
+    Their elements are interleaved: the first of each row, then the second of each row, and so on. If the
+    patches of each square are consecutive, the result is the input of a convolution as a matrix product.
     """
     require(len(x.shape) == 2 and count > 0, "space_to_depth", x.shape, count)
     size = x.shape[1]
@@ -207,7 +206,7 @@ def space_to_depth(x: Tensor, rows: Dim, count: int) -> Tensor:
 
 
 def concat(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
-    """Rows (n, size) of several tensors side by side -> (n, the sum of their sizes).
+    """Put rows (n, size) of several tensors side by side -> (n, sum of the sizes).
 
     Each part is (tensor, first, stride): its elements become the columns first, first + stride, and so on.
     """
@@ -226,17 +225,17 @@ def concat(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
 
 
 def top_k(x: Tensor, counts: Tensor, max_k: int) -> Tensor:
-    """The largest elements of each row of x (n, size), and where they are -> (n, 2, max_k).
+    """Return the largest elements of each row of x (n, size), and their indices -> (n, 2, max_k).
 
-    `counts` (n,) int32 says how many of a row, up to `max_k`. They come in descending order, equal ones by
-    ascending index; their indices, after them, are numbers as well, exact below 2**24. Where a row has NaN,
-    the first one comes first. Entries after the last one are not defined.
+    `counts` (n,) int32 is the number of elements for each row, up to `max_k`. They are in descending order,
+    equal ones by ascending index. The indices follow as floats, which are exact below 2**24. If a row
+    contains NaN, its first NaN comes first. Entries after the last element are undefined.
     """
     require(len(x.shape) == 2 and counts.shape == x.shape[:1], "top_k", x.shape, counts.shape)
     return x.graph.record("top_k", (x, counts), (x.shape[0], 2, max_k), max_k=max_k)
 
 
 def scale_rows(x: Tensor, factors: Tensor) -> Tensor:
-    """Each row of x (n, …) times its own of the factors (n, 1)."""
+    """Multiply each row of x (n, …) by its factor in `factors` (n, 1)."""
     require(factors.shape == (x.shape[0], 1), "scale_rows", x.shape, factors.shape)
     return x.graph.record("scale_rows", (x, factors), x.shape)

@@ -1,16 +1,17 @@
 """A model of the time that a plan takes on any number of threads.
 
-A run on one thread, whose work is cut into pieces as for several threads, shows what each piece
-costs. The model hands the pieces out as the plan does, in order, to whichever thread is free; all wait for
-the last one at the end of a phase. On several threads a piece takes longer than on one by three rules:
+A run on one thread, whose work is cut into pieces as for several threads, shows the cost of each piece. The
+model assigns the pieces as the plan does, in order, to the next free thread. At the end of a phase all
+threads wait for the last one. On several threads a piece takes longer than on one, by three rules:
 
-* The part of its time in which its bytes could be read at one thread's bandwidth grows as the bandwidth of
-  each thread shrinks. It overlaps with computing no more than on one thread.
-* Activations that another core has touched last come from its cache. Of n threads, a share of 1 - 1/n has.
-* All else grows as the multiply-adds of each thread shrink, as they do where threads share a core.
+* The time that one thread needs to read its bytes grows as the bandwidth per thread shrinks. Reading overlaps
+  with computing no more than on one thread.
+* Activations that another core touched last come from that core's cache. Of n threads, this is a share of
+  1 - 1/n.
+* The remaining time grows as the multiply-adds per thread shrink, as they do if threads share a core.
 
-Where there are more threads than processors, as many as there are processors compute at a time, and each
-batch waits besides for threads that have no core when it begins or ends.
+If there are more threads than processors, only as many threads as processors compute at a time. Each batch
+also waits for threads that have no core when it begins or ends.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ I64 = npt.NDArray[np.int64]
 
 
 class ThreadRates(Struct, frozen=True):
-    """Rates of a number of threads together, and what they lose between two pieces and two phases."""
+    """Rates of a number of threads together, and the time lost between pieces and between phases."""
 
     bandwidth: float
-    """Bytes per second that are read from where the weights are."""
+    """Bytes of weights per second, read from memory or a cache."""
     speed: float
-    """Multiply-adds per second, in those of one thread."""
+    """Multiply-adds per second, relative to one thread."""
     claim: float
     """Seconds from the end of a piece to the beginning of the next one of the same phase."""
     barrier: float
@@ -45,10 +46,10 @@ class ThreadRates(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """An assumption for more threads than the machine has.
+    """An assumption about memory for more threads than the machine has.
 
-    `node_bandwidth`: bytes per second that each memory node gives at most; None if every thread adds what the
-    measured ones have on average. `nodes`: over which weights and threads are spread evenly.
+    `node_bandwidth`: the maximum bytes per second of each memory node; None if every thread adds the average
+    bandwidth of the measured threads. `nodes`: the number of nodes over which weights and threads are spread.
     """
 
     node_bandwidth: float | None = None
@@ -56,10 +57,10 @@ class Memory(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """Measured rates by number of threads, one and all processors among them.
+    """Measured rates by number of threads, including one thread and all processors.
 
-    `transfer` is the seconds in which a thread takes a byte from the cache of another core. `crowded` is the
-    seconds that a batch takes longer on a number of threads that is larger than that of processors.
+    `transfer`: seconds per byte that a thread takes from another core's cache. `crowded`: additional seconds
+    per batch, by numbers of threads that are larger than the number of processors.
     """
 
     processors: int
@@ -68,11 +69,11 @@ class Machine(Struct, frozen=True):
     crowded: Mapping[int, float] = field(default_factory=dict)
 
     def at(self, threads: int, memory: Memory) -> ThreadRates:
-        """Return the rates of any number: between measured ones in proportion, beyond them as assumed.
+        """Return the rates of any number of threads: interpolated, or extrapolated under assumptions.
 
-        Beyond them each thread multiplies as fast as the measured ones do. A barrier grows with each thread
-        as it did from two to all of them. Where there are two, it grows by a third of what the second one
-        added: a cache line that comes three times, with the count, with its last value, with the next claim.
+        Above the measured numbers, each thread multiplies as fast as the measured ones. A barrier grows with
+        each thread as it did from two to all threads. If only two were measured, it grows by a third of what
+        the second added: a cache line moves three times, with the count, its last value, and the next claim.
         """
         known = sorted(self.rates)
         columns = np.array([self._row(count) for count in known])
@@ -91,7 +92,7 @@ class Machine(Struct, frozen=True):
         return ThreadRates(bandwidth, last.speed * threads / most, last.claim, barrier)
 
     def better_of(self, other: Machine) -> Machine:
-        """Return the better of two measurements of one machine: what disturbs one makes its rates worse."""
+        """Return the better rates of two measurements of one machine, since disturbances make rates worse."""
         rates = {
             count: ThreadRates(
                 max(one.bandwidth, other.rates[count].bandwidth),
@@ -105,10 +106,10 @@ class Machine(Struct, frozen=True):
         return Machine(self.processors, rates, (self.transfer + other.transfer) / 2, crowded)
 
     def between(self, other: Machine) -> Machine:
-        """Return the machine between two measurements: the better rates of both, but the mean of bandwidths.
+        """Return the better rates of two measurements, but the mean of their bandwidths.
 
-        A disturbance makes all other rates worse for a moment; the bandwidth of a virtual machine changes
-        for seconds, and runs between the measurements met it as it was.
+        Disturbances of the other rates are short. The bandwidth of a virtual machine, however, changes for
+        seconds, and affects runs between the measurements.
         """
         better = self.better_of(other)
         rates = {
@@ -125,10 +126,11 @@ class Machine(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True, eq=False):
-    """A batch as one thread computes it: the mean of each piece over runs of middling length, in seconds.
+    """A batch on one thread: the mean seconds of each piece, over the middle third of the runs by duration.
 
-    `steps[i]`, `phases[i]` and `items[i]`, the share of the step's items, are those of piece i. While the
-    caller is busy `before` it joins, other threads compute already; all wait while it is busy `after`.
+    `steps[i]`, `phases[i]` and `items[i]` (the share of the step's items) belong to piece i. `before`: the
+    seconds in which other threads compute before the caller joins. `after`: the seconds in which all threads
+    wait for the caller.
     """
 
     plan: Sequence[TracedStep]
@@ -142,7 +144,7 @@ class Batch(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, runs: Sequence[TracedRun], after: float = 0.0) -> Batch:
-        """Take the runs that were cut as the last one was, on one thread."""
+        """Make a batch of the runs on one thread that were cut like the last run."""
         last = runs[-1].pieces
         where = [Column.THREAD, Column.STEP, Column.PHASE, Column.BEGIN, Column.END]
         if (last[:, Column.THREAD] > 0).any():
@@ -153,7 +155,7 @@ class Batch(Struct, frozen=True, eq=False):
             if len(run.pieces) == len(last) and (run.pieces[:, where] == last[:, where]).all()
         ]
         times = np.array([run.pieces[:, Column.ENDED] - run.pieces[:, Column.STARTED] for run in alike])
-        # The medians of single pieces would add up to less than the median of all.
+        # The medians of single pieces would add up to less than the median of whole runs.
         shortest, longest = len(alike) // 3, len(alike) - len(alike) // 3
         middling = np.argsort(times.sum(axis=1))[shortest:longest]
         steps = last[:, Column.STEP]
@@ -190,10 +192,10 @@ class Batch(Struct, frozen=True, eq=False):
 
 
 class Path(Struct, frozen=True, eq=False):
-    """The critical path: in each phase, the pieces of the thread that is done last.
+    """The critical path: in each phase, the pieces of the thread that finishes last.
 
-    `on_path[i]` says whether piece i is one of them; `waiting` is the rest of the time, in seconds: claims,
-    barriers, and the wait for the caller where it alone computes.
+    `on_path[i]`: whether piece i is one of them. `waiting`: the remaining seconds, which are claims,
+    barriers, and waiting for the caller while it alone computes.
     """
 
     on_path: npt.NDArray[np.bool_]
@@ -221,10 +223,10 @@ class Prediction(Struct, frozen=True, eq=False):
 def predict(
     batch: Batch, machine: Machine, threads: int, processors: int | None = None, memory: Memory | None = None
 ) -> Prediction:
-    """Predict a batch, which is cut for that many threads.
+    """Predict a batch that is cut for `threads` threads.
 
-    `processors`: of the machine that computes; one for each thread by default. Raises KeyError where there
-    are more threads than that, and the machine was not measured with that many.
+    `processors`: the number of processors of the machine; one per thread by default. Raises KeyError if there
+    are more threads than processors and the machine was not measured with that number of threads.
     """
     workers = min(threads, processors or threads)
     memory = memory or Memory()
@@ -264,11 +266,11 @@ def predict(
 
 
 def _costs(batch: Batch, machine: Machine, workers: int, memory: Memory) -> tuple[F64, F64, F64, F64]:
-    """Seconds of each piece: computing, reading, transferring, and transferring once for each thread."""
+    """Return the seconds of each piece: computing, reading, transferring, and transferring per thread."""
     one, rates = machine.rates[1], machine.at(workers, memory)
     reading = np.minimum(batch.bytes_read() / one.bandwidth, batch.seconds)
     computing = (batch.seconds - reading) * (workers / rates.speed)
-    # Only as many threads read at a time as there are pieces.
+    # The number of threads that read at the same time is at most the number of pieces.
     count = int(batch.phases.max()) + 1 if len(batch.phases) else 0
     active = np.minimum(np.bincount(batch.phases, minlength=count), workers)
     slower = np.array(

@@ -1,4 +1,4 @@
-"""Plans, which are launched with arrays, and launches, whose results are fetched when they are read."""
+"""Plans, which are launched with arrays, and launches, whose results are fetched on demand."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ __all__ = ["FromLaunch", "Input", "Launch", "Plan", "ReadsAhead", "misfit"]
 
 
 class Launch(Protocol):
-    """One run of a plan. Its results belong to it: later runs do not change them."""
+    """One run of a plan. Later runs do not change its results."""
 
     def wait(self) -> None:
-        """Wait until all results are computed. `rows` does so itself."""
+        """Wait until all results are computed. `rows` waits by itself."""
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> npt.NDArray[np.float32]:
-        """Fetch rows of a result (None: to its last one), when they are computed.
+        """Wait for rows of a result and fetch them; with `end` None, up to the last row.
 
-        Nothing else has to leave the device. The array may be a view that the plan's next launch overwrites:
-        callers that need the rows after that copy them, or call this again.
+        Only these rows have to leave the device. The array may be a view that the plan's next launch
+        overwrites. Callers that need the rows after that must copy them or call this again.
         """
 
     def drop(self, output: str) -> None:
-        """Fetch no more rows of a result: a later run need not keep it. `FromLaunch` may still name it."""
+        """Release a result, so that a later run need not keep it. `FromLaunch` may still refer to it."""
 
 
 class FromLaunch(Struct, frozen=True, eq=False):
-    """An int32 input with elements from a result of an earlier launch, which the host need not see.
+    """An int32 input with elements from a result of an earlier launch, which the host need not read.
 
-    `values` (n,) are the elements, but for those at `places`, which stand for any: place j gets what `output`
-    of `launch` has at (rows[j], column) where a row is laid out flat. So the ids of `ops.top_k` become the
-    tokens of the next batch: the first one of a row is in column `max_k`.
+    `values` (n,) are the elements, except at `places`: the element places[j] is taken from row rows[j] and
+    `column` of the `output` of `launch`, with rows laid out flat. In this way the ids of `ops.top_k` become
+    the tokens of the next batch: the first id of a row is in column `max_k`.
     """
 
     values: npt.NDArray[np.int32]
@@ -53,7 +53,7 @@ class FromLaunch(Struct, frozen=True, eq=False):
         return self.fetch()
 
     def fetch(self) -> npt.NDArray[np.int32]:
-        """The elements on the host, for backends that compute there."""
+        """Return the elements on the host, for backends that compute there."""
         found = self.launch.rows(self.output)
         filled = self.values.copy()
         filled[self.places] = found.reshape(len(found), -1)[self.rows, self.column]
@@ -65,29 +65,29 @@ Input = npt.NDArray[Any] | FromLaunch
 
 
 class Plan(Protocol):
-    """A compiled graph. Not thread-safe: one call at a time, of all plans of a backend and its siblings."""
+    """A compiled graph. Only one call at a time is allowed for all plans of a backend and its siblings."""
 
     def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> Launch:
         """Begin to compute with a value for every input of the graph.
 
-        The values are not read any more when it returns. They say the sizes of their leading dimensions;
-        `sizes` has those of dimensions that no input has. Earlier launches are computed before this one.
-        Raises ValueError where values do not fit the graph.
+        The values are not read after this returns. They determine the sizes of their leading dimensions;
+        `sizes` contains the sizes of dimensions that no input has. Launches are computed in order. Raises
+        ValueError if the values do not fit the graph.
         """
 
 
 @runtime_checkable
 class ReadsAhead(Protocol):
-    """A plan whose weights can be brought nearer to the computing device before its inputs arrive."""
+    """A plan that can load weights into caches near the computing device before its inputs arrive."""
 
     @property
     def bytes_to_read_ahead(self) -> int:
-        """Bytes of weights that stay there, of all plans together."""
+        """Bytes of weights, of all plans together, that fit into the caches."""
 
     def read_ahead(self, descriptor: int, most: int) -> int | None:
-        """Read weights of the next launch, up to `most` bytes of them -> the bytes that are ready for it.
+        """Read up to `most` bytes of the next launch's weights ahead -> the bytes that are ready.
 
-        None: it ended before that, as there is something to read from the descriptor.
+        None if it stopped early because the descriptor became readable.
         """
 
 

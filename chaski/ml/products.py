@@ -1,7 +1,7 @@
 """The table of matrix products: operations whose matrices a backend may hold quantized.
 
-Each is declared once: the function that records it, and its definition in NumPy and float32. The operands are
-the rows first, then perhaps the groups of rows by expert, the matrix and the bias. Where the matrix is
+Each product is declared once, by the function that records it and its definition in NumPy and float32. The
+operands are the rows, for experts the groups of rows, the matrix, and optionally the bias. If the matrix is
 quantized, the product rounds its rows (see `chaski.ml.rounding`). A backend adds its kernels under the same
 name in its own `operations/products.py`.
 """
@@ -23,11 +23,11 @@ I32 = npt.NDArray[np.int32]
 P = ParamSpec("P")
 
 PRODUCTS: dict[str, Callable[..., F32]] = {}
-"""The definition of every product, by its name: it takes arrays, then the node's attributes."""
+"""The definition of every product, by name. It takes arrays, then the node's attributes."""
 
 
 def matrix_weight(node: Tensor) -> Weight:
-    """Return the weight that a node multiplies by: the first one of its operands."""
+    """Return the weight that a node multiplies by, which is the first weight among its operands."""
     return next(operand for operand in node.operands if isinstance(operand, Weight))
 
 
@@ -87,10 +87,10 @@ def _expert_linear(x: F32, groups: I32, weight: F32, bias: F32 | None = None) ->
 
 @_product(_expert_linear)
 def expert_linear(x: Tensor, groups: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
-    """Multiply each row of x (n, count, columns) by its own expert's matrix of `weight`.
+    """Multiply each row of x (n, count, columns) by its expert's matrix in `weight`.
 
     weight  (experts, rows, columns)
-    groups  which rows each expert has, by `group_by_expert`
+    groups  the rows of each expert, from `group_by_expert`
     bias    (experts, rows), a plain weight
 
     Returns (n, count, rows).

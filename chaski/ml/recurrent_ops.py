@@ -1,8 +1,8 @@
-"""Linear recurrences in chunks: operations whose state is kept where a position is a multiple of the chunk.
+"""Linear recurrences in chunks. Their state is stored at positions that are multiples of the chunk length.
 
-Between two such boundaries the rows of the open chunk are kept, in a ring that has room for two chunks: a row
-is at its position modulo the ring's length. A full chunk stays open until the next token comes.
-`native/include/gated_delta.h` has the rule of order.
+Between two such boundaries the rows of the open chunk are stored in a ring with room for two chunks. A row is
+at its position modulo the ring's length. A full chunk stays open until the next token arrives.
+`native/include/gated_delta.h` defines the order of operations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHUNK = 32
 """Tokens of a chunk."""
 
 RING = 2 * CHUNK
-"""Rows that are kept of each sequence: those of the open chunk and of the one before."""
+"""The number of rows that are stored for each sequence: those of the open and of the previous chunk."""
 
 
 def padded_columns(value_size: int) -> int:
@@ -31,10 +31,10 @@ def padded_columns(value_size: int) -> int:
 def chunked_conv(
     x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, rows: KVBuffer, segments: Tensor
 ) -> Tensor:
-    """Compute `short_conv` with inputs that are kept for each token of the open chunk -> (n, channels).
+    """Compute `short_conv` with stored inputs of the tokens of the open chunk -> (n, channels).
 
-    A row of `states` (taps - 1, channels) has the inputs before a boundary, a row of `rows` (RING, channels)
-    the inputs since then. `segments`: see `gated_delta`.
+    A row of `states` (taps - 1, channels) contains the inputs before a boundary, and a row of `rows` (RING,
+    channels) the inputs since then. `segments`: see `gated_delta`.
     """
     channels, taps = filter.shape
     require(x.shape[1:] == (channels,) and taps <= CHUNK, "chunked_conv", x.shape, filter.shape)
@@ -46,9 +46,9 @@ def chunked_conv(
 
 
 def previous_row(x: Tensor, states: KVBuffer, rows: KVBuffer, segments: Tensor) -> Tensor:
-    """For each token of the batch the row of x (n, size) that the token before had; zeros for the first.
+    """Return the previous token's row of x (n, size) for each token of the batch; zeros for the first.
 
-    It is a convolution that takes only the row before. `states`, `rows` and `segments` are those of
+    This is a convolution that takes only the previous row. `states`, `rows` and `segments` are as for
     `chunked_conv` with two taps.
     """
     (size,) = x.shape[1:]
@@ -68,18 +68,18 @@ def gated_delta(
     segments: Tensor,
     tiled: bool = False,
 ) -> Tensor:
-    """The gated delta rule (Yang et al. 2024) along each sequence of the batch -> (n, heads, value size).
+    """Apply the gated delta rule (Yang et al. 2024) to each sequence of the batch -> (n, heads, value size).
 
-    The state S (key size, value size) of each head forgets, corrects what it has for k, and answers q:
+    The state S (key size, value size) of each head decays, corrects its value for k, and returns that for q:
     S := exp(log_decay) S;  S := S + k (beta (v - Sᵀ k))ᵀ;  y = Sᵀ q.
 
     q and k (n, key heads, key size), v (n, heads, value size), log_decay and beta (n, heads). Consecutive
     groups of heads share a key head; with `tiled` head h has the key head h modulo their number.
-    A row of `states` (heads, key size · padded value size) is the state at a boundary; one of `rows` has the
-    keys, the pseudo values and the log decays of a sequence's last tokens. `segments` (sequences, 7) int32
-    are the tokens begin to end, the position of the first, the sequence's cell of `rows`, the cell of
-    `states` to read, the one to write, which is 0 where the tokens pass no boundary, and the boundary of the
-    state to read.
+    A row of `states` (heads, key size · padded value size) is the state at a boundary. The `rows` of a
+    sequence are the keys, the pseudo values and the log decays of its last tokens. `segments` (sequences, 7)
+    int32 has seven numbers for each sequence: the begin and the end of its tokens, the position of the first
+    token, the cell of `rows`, the cell of `states` to read, the cell of `states` to write (0 if the tokens
+    cross no boundary), and the boundary of the state to read.
     """
     require(q.shape == k.shape and len(q.shape) == 3, "gated_delta", q.shape, k.shape)
     require(log_decay.shape == beta.shape == v.shape[:2], "gated_delta", v.shape, log_decay.shape, beta.shape)

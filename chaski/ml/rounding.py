@@ -1,8 +1,8 @@
-"""Which values of a graph are rounded to int8, and in which blocks.
+"""Rounding of a graph's values to int8: which values are rounded, and in which blocks.
 
 A product with a quantized matrix rounds its rows by the rule of `native/include/matmul.h`: in super-blocks of
 256 elements if any matrix of the graph needs them and the rows consist of whole ones, else in blocks of 32.
-All backends ask this module, so they agree on the bits.
+All backends use this module, so they agree on the bits.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ TypeOf = Callable[[Weight], QuantType]
 
 
 def product_types(graph: Graph, type_of: TypeOf) -> frozenset[QuantType]:
-    """Return the types of all matrices of products, those of `graph.product_types` included."""
+    """Return the types of all matrices of products, including those in `graph.product_types`."""
     matrices = {matrix_weight(node) for node in graph.nodes if node.op in PRODUCTS}
     return graph.product_types.union(map(type_of, matrices))
 
 
 class Rounding:
-    """The results that the nodes of a graph read as int8, and those that they read as floats.
+    """The values that the nodes of a graph read as int8, and the values that they read as floats.
 
-    A reshaped value is read as its source is. So are rows that `dispatch` sorts for products of experts.
+    A reshaped value is read like its source. So are rows that `dispatch` sorts for products of experts.
 
     products         the products that round their rows
     dispatched       the `dispatch` nodes whose rows only products read
     in_super_blocks  whether rows of whole super-blocks are rounded in those
-    floats           values that are outputs of the graph, or that an operation reads as they are
-    columns          values that products round, with the length of the rows that they read of each
+    floats           values that are outputs of the graph, or that an operation reads without rounding
+    columns          values that products round, each with the length of the rows that they read
     """
 
     def __init__(self, graph: Graph, type_of: TypeOf) -> None:
@@ -60,7 +60,7 @@ class Rounding:
         self.columns: Mapping[Tensor, int] = {value: min(found) for value, found in self._columns.items()}
 
     def _read_first(self, node: Tensor, operand: Operand | None) -> None:
-        """Note how a node reads its first operand. All that reads the node itself was noted before."""
+        """Record how a node reads its first operand, after all readers of the node have been recorded."""
         if not isinstance(operand, Tensor):
             return
         is_passed_on = node.op == "reshape" or node in self.dispatched
@@ -73,11 +73,11 @@ class Rounding:
             self._floats.add(operand)
 
     def block(self, columns: int) -> int:
-        """Return the elements of the blocks of rows of that length: `SUPER_BLOCK` or `BLOCK`."""
+        """Return the block size for rows of `columns` elements: `SUPER_BLOCK` or `BLOCK`."""
         return SUPER_BLOCK if self.in_super_blocks and columns % SUPER_BLOCK == 0 else BLOCK
 
     def blocks(self) -> Mapping[Tensor, int]:
-        """Return the values that are only read to be rounded, all in blocks of the same size: that size."""
+        """Return the values that are read only as int8 with one block size, and that size."""
         found = {
             value: set(map(self.block, columns))
             for value, columns in self._columns.items()

@@ -1,4 +1,4 @@
-"""Traces of plans: which thread computed which items of which step, and when.
+"""Traces of plans: the items of each step that each thread computed, and when.
 
 A backend that is opened with a `PlanTrace` adds every run of its plans to it.
 """
@@ -16,7 +16,7 @@ __all__ = ["Column", "PlanTrace", "TracedRun", "TracedStep"]
 
 
 class Column(IntEnum):
-    """The columns of pieces; `END` is the item after the last one, times are nanoseconds."""
+    """The columns of pieces. `END` is the item after the last one; times are in nanoseconds."""
 
     THREAD = 0
     STEP = 1
@@ -30,9 +30,9 @@ class Column(IntEnum):
 class TracedStep(Struct, frozen=True):
     """A step of a plan.
 
-    `weights` names its matrices of `weight_bytes`, of which each row of the dimension `rows` reads the share
-    `row_share`. With each row the threads share the work on `divided_bytes` of activations, and each thread
-    reads `shared_bytes`. With each row of `cells` a run reads `cell_bytes` of keys and values.
+    `weights` names its matrices, which take `weight_bytes`. Each row of the dimension `rows` reads the share
+    `row_share` of them. For each row, the threads divide `divided_bytes` of activations among them, and each
+    thread reads `shared_bytes`. For each row of `cells`, a run reads `cell_bytes` of keys and values.
     """
 
     operation: str
@@ -53,16 +53,16 @@ class TracedStep(Struct, frozen=True):
 
 
 class TracedRun(Struct, frozen=True, eq=False):
-    """A run of a plan; times are nanoseconds of `time.perf_counter_ns`.
+    """A run of a plan. Times are nanoseconds of `time.perf_counter_ns`.
 
-    `pieces` (n, 7) has the items that a thread took at once, thread by thread, each in order.
+    `pieces` (n, 7): each row describes items that a thread took at once, ordered by thread, then by time.
     """
 
     steps: Sequence[TracedStep]
     sizes: Mapping[str, int]
     launched: int
     joined: int
-    """When the caller began to compute, too."""
+    """The time at which the caller began to compute as well."""
     ended: int
     pieces: npt.NDArray[np.int64]
 
@@ -70,8 +70,8 @@ class TracedRun(Struct, frozen=True, eq=False):
 class PlanTrace(Struct):
     """All runs of the plans of a backend.
 
-    `cut_for`: the number of threads for which the work of each step is cut into pieces, whichever thread
-    computes them; None for the threads that there are.
+    `cut_for`: the number of threads for which the work of each step is cut into pieces, regardless of how
+    many compute them; None for the actual number of threads.
     """
 
     cut_for: int | None = None

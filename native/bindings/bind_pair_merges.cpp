@@ -41,8 +41,8 @@ std::size_t not_utf8(const Bytes& data, const Integers& offsets) {
     return first_that_is_not_utf8(all);
 }
 
-// Merges that a thread builds from the arrays of Python in the background; a caller that needs them waits.
-// Without such a thread, as in a fork, the caller that needs them builds them.
+// Merges that a background thread builds from the arrays of Python. A caller that needs them waits. Without
+// the thread, as in a fork, that caller builds them.
 class MergesInMaking {
    public:
     MergesInMaking(Bytes tokens, Integers token_offsets, Bytes merges, Integers merge_offsets,

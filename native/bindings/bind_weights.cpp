@@ -26,7 +26,7 @@ Vector vector(nb::handle self, std::size_t offset, std::size_t size) {
     return Vector(nb::cast<Weights&>(self).vector(offset, size), {size}, self);
 }
 
-// The matrix is read from this place until it is laid out in memory.
+// Makes steps read the matrix from this place until it is laid out in memory.
 void take_from(const OwnedMatrix& weight, std::shared_ptr<WeightFile> file, std::int64_t offset) {
     require(offset >= 0, "weights: no place in a file is " + std::to_string(offset));
     weight.origin->file = std::move(file);
@@ -34,7 +34,7 @@ void take_from(const OwnedMatrix& weight, std::shared_ptr<WeightFile> file, std:
     weight.origin->is_laid_out.store(false);
 }
 
-// The first rows of a matrix, in the same memory: whole groups of panels.
+// The first rows of a matrix, in the same memory. They must fill whole groups of panels.
 OwnedMatrix first_rows(const OwnedMatrix& weight, std::int64_t rows) {
     const std::int64_t group = kLanes * interleaved_panels(weight.matrix.type);
     require(rows > 0 && rows <= weight.matrix.rows && rows % group == 0,

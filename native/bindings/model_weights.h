@@ -12,7 +12,7 @@ class Weights {
    public:
     explicit Weights(std::size_t bytes) : memory_(std::make_shared<Region>(bytes)) {}
 
-    // This memory is shared, and it is written through another mapping.
+    // Shared memory, which is written through another mapping.
     Weights(std::size_t bytes, int descriptor)
         : memory_(std::make_shared<Region>(bytes, descriptor, 0, Access::kRead)) {}
 

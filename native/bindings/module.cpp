@@ -16,9 +16,9 @@ void bind_weights(nb::module_& m);
 }  // namespace chaski
 
 NB_MODULE(_native, m) {
-    // nanobind would report objects that live until the process ends as leaks: those that a module or a cache
-    // holds, and in a fork the parent's plans. A fork never destroys these plans, since that would wait for
-    // threads that do not exist (chaski/forks.py).
+    // nanobind would report objects that live until the process ends as leaks. These are objects that a
+    // module or a cache holds and, in a fork, the parent's plans. A fork never destroys these plans, because
+    // that would wait for threads that do not exist (chaski/forks.py).
     nb::set_leak_warnings(false);
     m.doc() = "The native core of chaski: kernels, and the plans that run them.";
     chaski::bind_fit_blocks(m);

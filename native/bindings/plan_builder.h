@@ -66,8 +66,9 @@ class PlanBuilder {
     const float* optional_vector(const Weights* weights, Optional place, std::int64_t size);
     const float* vector(const Weights* weights, std::size_t place, std::int64_t size);
 
-    // A row of `width` elements contains one or several rows of k elements that products read. They are in
-    // super-blocks if the plan uses them and k allows it: no super-block may contain elements of two rows.
+    // The quantized form of rows of `width` elements, each of which contains one or several rows of k
+    // elements that products read. It is in super-blocks if the plan uses them and k is a multiple of their
+    // size, because no super-block may contain elements of two rows.
     Activations quantized(std::size_t offset, int dim, std::int64_t width, std::int64_t k);
     // Rounds a step's result; without an offset it does nothing.
     Quantizer quantizer(Optional offset, int dim, std::int64_t width, std::int64_t k);
@@ -76,10 +77,10 @@ class PlanBuilder {
     Activations activations(const Matrix& matrix, Optional x, Optional quantized_x, int dim,
                             std::int64_t width);
 
-    // Number for products with matrices of this shape.
+    // The multiplier with the number for products with matrices of this shape.
     Multiplier multiplier(const Matrix& matrix);
 
-    // The storage; the plan keeps it alive.
+    // Returns the storage. The plan keeps it alive.
     const KVStorage& held(const OwnedStorage& storage);
 
     // Tiles are numbered in the order in which they are added.

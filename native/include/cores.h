@@ -14,7 +14,7 @@ class Cores {
     Cores(const Cores&) = delete;
     Cores& operator=(const Cores&) = delete;
 
-    // Registers the calling thread as this thread of the team.
+    // Registers the calling thread as thread number `thread` of the team.
     void enter(int thread);
     // Watches a thread for less than a time slice; true if it never ran.
     bool stands_still(int thread) const;
@@ -22,8 +22,8 @@ class Cores {
     // nothing to do, and plans to move `self` into the other thread's queue. If both are on one core, `self`
     // goes to a core without other threads of the team. One caller at a time.
     void make_room(int self, int thread);
-    // Moves to the core that `make_room` has planned, after all threads that wait there. Returns when it gets
-    // a core.
+    // Moves to the core that `make_room` has planned, after all threads that wait there. Returns when the
+    // thread gets a core.
     void leave(int self);
 
    private:

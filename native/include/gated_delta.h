@@ -8,7 +8,7 @@
 // The kernels compute it differently. The numeric rule ("same answer"): every sequence is cut into chunks
 // where a position is a multiple of kDeltaChunk. S is stored only at these boundaries; for the tokens after
 // the last boundary, k, g and the pseudo value u are stored. So one token, several tokens, and a whole chunk
-// follow the same formulas, which a chunk computes as matrix products. A full chunk stays open until the next
+// follow the same formulas; a chunk computes them as matrix products. A full chunk stays open until the next
 // token arrives, so that its last token can still be dropped and computed again. For the tokens i of a chunk
 // that begins at b:
 //
@@ -19,7 +19,7 @@
 //     after the last token l of the chunk:  S := e_l S;  for j = b to l:  S := fma(k_j, d_lj u_j, S)
 //
 //   Products k S, q S, k_i k_j and q_i k_j begin with 0 and run along the key in ascending order, by fma. All
-//   is float32, rounded to nearest; exp is that of vector_math.h.
+//   numbers are float32, rounded to nearest; exp is that of vector_math.h.
 //
 // All sums run over tokens or over elements of a key, and no sum runs over lanes: a lane is a column of S, or
 // a token j. So neither the vector length nor the division into tiles, batches or threads changes a bit.
@@ -36,7 +36,7 @@ constexpr std::int64_t kDeltaChunk = 32;
 // Rows kept for a sequence: those of the open chunk and the one before, so that the last tokens can be
 // dropped again. A token's row is at its position modulo this number.
 constexpr std::int64_t kDeltaRing = 2 * kDeltaChunk;
-// Columns of the state that are computed together.
+// The number of columns of the state that are computed together.
 constexpr std::int64_t kDeltaColumns = 64;
 
 // The tokens [begin, end) of a sequence; the first one is at `position`. The sequence has its own cell for

@@ -11,7 +11,7 @@
 //   or in super-blocks of 256, whose blocks of 32 have scales that differ by powers of two:
 //     whole = amax / 127 of all 256;  scale = whole / 16 * 2^shift, shift 0 to 4;  q = round(x * (1 / scale))
 //     with the least shift for which max |x| * (16 / (127 * whole)) <= 2^shift (or 4) and sum |q| <= 1023
-//     over each 16 elements. Where even 4 is not enough, whole *= sum / 1007, and again from the first block.
+//     over each 16 elements. If even 4 is not enough, whole *= sum / 1007, and all blocks start again.
 //     amax below 1e-34 counts as zero.
 //
 //   Weights of a quantized type, per row, in blocks of 32: value = scale * (code - offset) - min
@@ -28,7 +28,7 @@
 //   types without mins. The limit of sums |q| lets the innermost sums fit 16 bits (32 * 1023 < 2^15), so
 //   that one instruction multiplies two of them; the rest cannot exceed 2^30 (128 * 2^4 * 32 * 1023 * 16).
 //
-//   Weights of type F32 and F16, widened to float32: y = 0; for each k, ascending: y = fma(weight, x, y)
+//   Weights of types F32 and F16, widened to float32: y = 0; for each k, ascending: y = fma(weight, x, y)
 //   Weights of type BF16: x is rounded to bf16, to nearest even. y = 0; for each two k, ascending, the second
 //   before the first: y = fma(weight, x, y). Subnormal numbers, read or computed, are zeros. The x86
 //   instruction VDPBF16PS does the same. A missing second k of the last pair counts as 0 * 0.
@@ -41,8 +41,8 @@
 
 namespace chaski {
 
-// The version of the rule, and of everything else that decides bits of results. Results that outlive a
-// process are kept together with it. Any change of a bit of any result requires a new version.
+// The version of the rule, and of everything else that determines bits of results. Results that outlive a
+// process are stored with it. Any change of a bit of any result requires a new version.
 inline constexpr int kRuleVersion = 2;
 
 inline constexpr int kSuperElements = 256;
@@ -89,7 +89,7 @@ struct Output {
     int64_t y_stride;
     const float* bias;      // [rows] or null
     const float* residual;  // laid out like y, may be y itself, or null
-    // Later work on the same panels reads these bytes; a kernel that leaves memory idle prefetches them.
+    // Bytes that later work on the same panels reads. A kernel that leaves memory idle prefetches them.
     const Stretch* later = nullptr;
     int64_t num_later = 0;
 };

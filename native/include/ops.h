@@ -13,7 +13,7 @@ namespace chaski {
 constexpr std::int64_t kStorageSlack = 64;
 
 // One layer's keys or values, head by head, so that a head's history is one stream. A row is one head of one
-// cell: `size` elements as a file has them, plain numbers or blocks of 32 (see kFormats).
+// cell: `size` elements in the format of files, plain numbers or blocks of 32 (see kFormats).
 //
 //   values  [head][cell]: rows; attention adds up rows, with lanes along the head's size
 //   keys    [head][16 cells]: the rows of 16 cells as a panel (see panel.h), so that lanes are tokens and a
@@ -136,14 +136,14 @@ struct Ops {
     void (*exponentials)(const float* x, float highest, std::int64_t count, float* y);
     double (*exponential_sum)(const float* x, float highest, std::int64_t count);
     // The largest of every 16th element: maxima[l] of x[l], x[l + 16], ..., or -inf without elements. If any
-    // element is NaN, all maxima are.
+    // element is NaN, all maxima are NaN.
     void (*lane_maxima)(const float* x, std::int64_t count, float* maxima);
-    // Rotates `pairs` pairs of each head of one token, the pairs being (2j, 2j+1) or, for neox, (j,
-    // j+pairs); copies the rest.
+    // Rotates `pairs` pairs of each head of one token, and copies the rest. Pairs are (2j, 2j+1) or, for
+    // neox, (j, j+pairs).
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
                  std::int64_t pairs, bool neox, float* y);
-    // Writes the heads of `count` tokens, [token][head][size], into one cell per token, rounding to the
-    // storage's type; fastest for consecutive cells. `scratch` of this and the next three functions has
+    // Writes the heads of `count` tokens, [token][head][size], into one cell per token, and rounds to the
+    // storage's type. It is fastest for consecutive cells. `scratch` of this and the next three functions has
     // cell_scratch_floats.
     void (*store)(const float* x, const KVStorage& storage, const std::int32_t* cells, std::int64_t count,
                   float* scratch);
@@ -161,8 +161,8 @@ struct Ops {
     std::size_t (*attention_scratch)(const Attention& job, std::int64_t rows);
     // Attention of the tokens of `tile` for the query heads of one key/value head.
     void (*attention)(const Attention& job, Tile tile, std::int64_t kv_head, std::byte* scratch);
-    // The same in two steps: computes one chunk of the tile's history into part_floats(...) floats, then
-    // joins all chunks in order.
+    // The same in two steps: the first computes one chunk of the tile's history into part_floats(...) floats,
+    // and the second joins all chunks in order.
     void (*attention_chunk)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunk,
                             float* part, std::byte* scratch);
     void (*attention_join)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,

@@ -1,5 +1,5 @@
-// Loops that measure the peak speeds of the machine, for comparison with measured speeds: loops in registers
-// that only multiply and add as the kernels do, and a loop that reads memory.
+// Loops that measure the peak speeds of the machine, for comparison with the speeds of kernels: loops in
+// registers that only multiply and add as the kernels do, and a loop that reads memory.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct Peaks {
     Loop bf16;  // null if the processor lacks the instruction
     Loop fp32;
 
-    // Reads every byte of a multiple of 1024; the result depends on all.
+    // Reads `bytes` bytes, a multiple of 1024. The result depends on all of them.
     uint8_t (*read)(const std::byte* data, int64_t bytes);
 };
 

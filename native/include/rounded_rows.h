@@ -13,7 +13,7 @@ namespace chaski {
 // scales and shifts suffice. `rounded_rows` sends data for such rows, and checks this by rounding them
 // itself. A row that fails the check, such as one with values that are not finite, is sent unchanged.
 //
-//   for each row a byte, which is 1 where it is rounded, else 0; then for each row
+//   for each row a byte, which is 1 if the row is rounded, else 0; then for each row
 //     rounded   for each block of 32 the int8 values and amax (float32), or
 //               for each super-block of 256 the int8 values, amax, and eight shifts of 4 bits
 //     else      its floats

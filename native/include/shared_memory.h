@@ -12,7 +12,7 @@
 
 namespace chaski {
 
-// True if this system gives huge pages to shared memory. The first call tries.
+// True if this system gives huge pages to shared memory. The first call tries it.
 bool can_share_huge_pages();
 
 // A part of shared memory, mapped for writing: bytes begin..end-1 with the rest of their huge pages.

@@ -123,7 +123,7 @@ CHASKI_INLINE I32x16 bits(I32x16 a) {
             _mm256_and_si256(_mm256_srli_epi32(a.hi, From), mask)};
 }
 
-// |x| as bits of all 16 floats; as integers they order like the numbers, with NaN above infinity.
+// The bits of |x| of all 16 floats. As integers they have the order of the numbers, with NaN above infinity.
 CHASKI_INLINE I32x16 magnitude_bits(F32x16 a) {
     const __m256i mask = _mm256_set1_epi32(0x7fffffff);
     return {_mm256_and_si256(_mm256_castps_si256(a.lo), mask),
@@ -245,7 +245,7 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     return {dot4<kMaxCode>(acc.lo, w.lo, all), dot4<kMaxCode>(acc.hi, w.hi, all)};
 }
 
-// This many products of pairs fit 16 bits, so they are added in 16 bits, which saves one instruction.
+// This many products of pairs fit 16 bits, so adding them in 16 bits saves one instruction.
 template <int kMaxCode>
 inline constexpr int dot4_run = kMaxCode > 127 ? 1 : 32767 / (2 * 127 * kMaxCode);
 

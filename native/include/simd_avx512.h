@@ -77,13 +77,13 @@ CHASKI_INLINE I32x16 bits(I32x16 a) {
     return {_mm512_and_si512(_mm512_srli_epi32(a.v, From), _mm512_set1_epi32((1 << Width) - 1))};
 }
 
-// |x| as bits of all 16 floats; as integers they order like the numbers, with NaN above infinity.
+// The bits of |x| of all 16 floats. As integers they have the order of the numbers, with NaN above infinity.
 CHASKI_INLINE I32x16 magnitude_bits(F32x16 a) {
     return {_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7fffffff))};
 }
 CHASKI_INLINE int32_t reduce_max(I32x16 a) { return _mm512_reduce_max_epi32(a.v); }
 CHASKI_INLINE int32_t reduce_add(I32x16 a) { return _mm512_reduce_add_epi32(a.v); }
-// The same for 16 vectors at once: joins half of the lanes of two vectors, then a quarter of four.
+// The same for 16 vectors at once: it joins half of the lanes of two vectors, then a quarter of four.
 template <class F>
 CHASKI_INLINE I32x16 fold_each(const I32x16 (&a)[16], const F& f) {
     __m512i fours[4];  // of vectors i, i + 4, i + 8 and i + 12

@@ -152,7 +152,7 @@ CHASKI_INLINE I32x16 bits(I32x16 a) {
     });
 }
 
-// |x| as bits of all 16 floats; as integers they order like the numbers, with NaN above infinity.
+// The bits of |x| of all 16 floats. As integers they have the order of the numbers, with NaN above infinity.
 CHASKI_INLINE I32x16 magnitude_bits(F32x16 a) {
     return quarters<I32x16>(CHASKI_QUARTER { return vreinterpretq_s32_f32(vabsq_f32(a.v[i])); });
 }

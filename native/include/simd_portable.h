@@ -95,7 +95,7 @@ CHASKI_INLINE I32x16 bits(I32x16 a) {
     return {a.v >> From & ((1 << Width) - 1)};
 }
 
-// |x| as bits of all 16 floats; as integers they order like the numbers, with NaN above infinity.
+// The bits of |x| of all 16 floats. As integers they have the order of the numbers, with NaN above infinity.
 CHASKI_INLINE I32x16 magnitude_bits(F32x16 a) { return {__builtin_bit_cast(Int16, a.v) & 0x7fffffff}; }
 CHASKI_INLINE int32_t reduce_max(I32x16 a) {
     int32_t r = a.v[0];
@@ -149,8 +149,8 @@ inline U8x64 lookup(const uint8_t* table, U8x64 index) {
 template <int kMaxCode>
 inline constexpr int dot4_bias = 0;
 
-// Products fit 16 bits, their sums do not: multiply even and odd bytes as words, then add the words as
-// dwords.
+// Products fit 16 bits, but their sums do not: even and odd bytes are multiplied as words, and the words are
+// added as dwords.
 template <int kMaxCode>
 CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     using Words = int16_t __attribute__((vector_size(64)));

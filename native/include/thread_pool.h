@@ -1,4 +1,4 @@
-// A fixed team of threads that runs one job at a time; the caller is one of the threads, and may join late.
+// A fixed team of threads that runs one job at a time. The caller is one of the threads, and may join late.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ inline void relax() {
 }
 
 // The team calls a job on its threads as function(context, thread); the job must not throw. It is complete
-// when the call on thread 0, the caller, has returned and no other thread works on it. Threads that lost
-// their cores before they began are left out.
+// when the call on thread 0, the caller, has returned and no other thread works on it. A job does not wait
+// for threads that lost their cores before they began.
 class ThreadPool {
    public:
     explicit ThreadPool(int threads);
@@ -43,8 +43,8 @@ class ThreadPool {
     // Returns when no thread uses the context of any job.
     void gather();
 
-    // Within a job: waits until `is_done()`; false if the job is complete without this thread, which must
-    // then return. No thread waits for a thread that waits here.
+    // Within a job: waits until `is_done()`. Returns false if the job was completed without this thread,
+    // which must then return. No thread waits for a thread that waits here.
     template <class Condition>
     bool wait_for(int thread, const Condition& is_done) {
         if (is_done()) return true;

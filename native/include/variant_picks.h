@@ -1,8 +1,8 @@
 // Picks the variant of a kernel (variants.h) for each product. The products of normal runs measure the
 // variants: while a choice is open, the matrices of a model take the variants in turns, and each matrix takes
 // another variant in every run. When each matrix has used each variant once, a round is over. After some
-// rounds the clearly slower variants are dropped, and after some more the fastest is picked. So measuring
-// costs no extra time and shows the real conditions, with all threads at work.
+// rounds the clearly slower variants are dropped, and after further rounds the fastest is picked. So
+// measuring costs no extra time, and it measures real conditions, with all threads at work.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ class VariantPicks {
         std::int64_t product, run;
     };
 
-    // The choice for all products of quantized weights of one type with tokens of one class.
+    // The choice for all products with quantized weights of one type and a class of token counts.
     struct Choice {
         std::span<const Variant> variants;
         std::atomic<int> picked{-1};  // index; -1: none yet

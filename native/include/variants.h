@@ -16,7 +16,7 @@ struct Variant {
 
     const char* name;
 
-    // Few tokens: whether weights are unpacked in registers, or to memory first, as for many tokens.
+    // Few tokens: whether weights are unpacked in registers or, as for many tokens, to memory first.
     bool in_registers = true;
 
     // Kernels that unpack in registers: the distance in bytes at which they prefetch, 0 for none. kNextPanel:
@@ -83,9 +83,9 @@ inline constexpr Variant kManyVariants[] = {
 };
 
 // The variants for quantized weights of a type and tokens of a class, for kernels that unpack in registers up
-// to `stream_tokens`. Variants with pairs come last. They serve one token with weights without super-blocks,
-// and four or more tokens with super-blocks on instruction sets with 32 registers of a vector each, where
-// twelve tokens pass.
+// to `stream_tokens`. Variants with pairs come last. They serve one token with weights without super-blocks.
+// With super-blocks, they serve four or more tokens on instruction sets with 32 registers of a whole vector,
+// on which up to twelve tokens use these kernels.
 constexpr std::span<const Variant> variants_of(DType type, int token_class, std::int64_t stream_tokens) {
     if (kTokenClasses[token_class].last > stream_tokens) return kManyVariants;
     const std::span<const Variant> alone = kAloneVariants, some = kSomeVariants;

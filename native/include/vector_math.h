@@ -85,7 +85,8 @@ CHASKI_INLINE void store_bf16(uint16_t* p, F32x16 a) {
 
 CHASKI_INLINE F32x16 operator-(F32x16 a, F32x16 b) { return a + -b; }
 
-// Whole numbers, and p · 2^n for whole n of -150 to 127 and p around 1, 0 where n < -126.
+// Rounding to whole numbers, and p · 2^n for whole n of -150 to 127 and p around 1; the result is 0 if n <
+// -126.
 #if defined(__AVX512VNNI__)
 CHASKI_INLINE F32x16 to_whole(F32x16 a) {
     return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
@@ -106,7 +107,7 @@ CHASKI_INLINE F32x16 times_2_to(F32x16 p, F32x16 n) {
 // tokens add nothing.
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its power series, times 2^n. Results below the smallest normal
-// number become 0; numbers above 88.37 count as that, which gives 2.4e38.
+// number become 0, and x above 88.37 counts as 88.37, which gives 2.4e38.
 //
 // N vectors take each step together, so that no vector waits for its own previous step.
 template <int N>

@@ -2,7 +2,7 @@
 // tokens and 16 rows over up to 64 elements of k. It adds int8 times int8 exactly, so the results have the
 // same bits as everywhere.
 //
-//   tile A   16 tokens, one a row: their int8 values          (copied together first, a step of k at a time)
+//   tile A   16 tokens, one per row: their int8 values        (copied together first, a step of k at a time)
 //   tile B   lines of the slab, with signed numbers: 4 of k a row, 16 matrix rows across
 //   tile C   the int32 sums: a row for each token, lanes are matrix rows as in every other kernel
 //
@@ -61,8 +61,8 @@ CHASKI_INLINE void multiply_tiles() {
     asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 
-// Four C, to have several products in flight; two A; two B. Sub-block S uses the ones numbered S % 4 and S %
-// 2.
+// Four C, to have several products in flight; two A; two B. Sub-block S uses C number S % 4, and A and B
+// number S % 2.
 constexpr int kTileSub = 32;  // elements
 static TileShapes shapes_of_sub_blocks() {
     TileShapes shapes;

@@ -1,7 +1,8 @@
 // The place of the history of one key/value head in memory, in blocks of 64 tokens.
 //
-// Cells are usually consecutive, and then kernels use the panels of storage in place. Scattered cells are
-// copied to scratch memory, line by line, as whole vectors; the next line overwrites the excess on the right.
+// Cells are usually consecutive, and then kernels read the panels of storage in place. Scattered cells are
+// copied to scratch memory, line by line, as whole vectors; each line overwrites the excess of the previous
+// copy.
 #pragma once
 
 #include "storage.h"

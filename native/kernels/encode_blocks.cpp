@@ -28,7 +28,7 @@ CHASKI_INLINE int32_t largest_bits(const float* x) {
     return reduce_max(largest);
 }
 
-// 1 / d, or 0 if that is infinite: such a scale is 0 in half precision.
+// 1 / d, or 0 if that is infinite, because such a scale is 0 in half precision.
 CHASKI_INLINE float inverse_of(float d) {
     const float inverse = 1.0f / d;
     return std::fabs(inverse) < INFINITY ? inverse : 0.0f;

@@ -10,10 +10,11 @@
 //   q(u) = round(u · factor);  step = 1 / factor
 //   y = fma(float(sum q(u) · q(value)), step, y), block after block
 // By Cauchy-Schwarz, no sum of products of q and k is much over 46000², and (262080 + 32) · 8191 < 2^31. A
-// row counts as zero if all its magnitudes are below 1e-15; with one over 1e15 or a NaN, its scale is NaN.
+// row counts as zero if all its magnitudes are below 1e-15. Its scale is NaN if a magnitude is over 1e15 or
+// NaN.
 //
-// Normally distributed keys of 64 elements have a quarter of the rounding error of half precision, whose
-// error grows with the number.
+// For normally distributed keys of 64 elements, the rounding error is a quarter of that of half precision,
+// whose error grows with the size of a number.
 #pragma once
 
 #include <cmath>

@@ -4,7 +4,7 @@
 //   for each step     load P vectors         w0  w1              (32 different ones in turn, so that the
 //                     P x N multiply-adds    w0*x0 w1*x0 ...      compiler cannot hoist repeated work)
 //
-// Several steps are unrolled, since sums would otherwise be copied between registers after each step.
+// Several steps are unrolled, because sums would otherwise be copied between registers after each step.
 #include "peaks.h"
 
 #include "cpu_features.h"

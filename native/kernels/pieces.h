@@ -1,7 +1,7 @@
 // Super-blocks for tile registers, which multiply int8. A code times its scale, and a value times its power
 // of two, are each split into six low bits and the rest, which fit int8.
 //
-//   w = 64 * w1 + w0, 0 <= w0 < 64     |w| <= 4096: the scales and codes of Q6_K reach furthest
+//   w = 64 * w1 + w0, 0 <= w0 < 64     |w| <= 4096: Q6_K has the largest scales and codes
 //   x = 64 * x1 + x0, 0 <= x0 < 64     |x| <= 127 * 2^4
 //   sum w * x = 4096 * sum w1 * x1 + 64 * (sum w1 * x0 + sum w0 * x1) + sum w0 * x0
 #pragma once

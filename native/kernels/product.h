@@ -2,8 +2,8 @@
 // slab that fits the first-level cache; then all tokens pass, in register tiles of P panels by N tokens. Sums
 // are stored in scratch memory between steps, which does not change their bits.
 //
-//   for each block of tokens, group of panels, step of k:     bring the numbers of all tokens
-//       for each few of the group, or all:                    unpack them to the slab
+//   for each block of tokens, group of panels, step of k:     prepare the numbers of all tokens
+//       for each few panels of the group, or all of them:     unpack them to the slab
 //           for each N tokens, P panels:                      sums in registers += slab * activations
 //
 // A kernel K defines kStep (elements of a step), kSub (elements between two prefetches), P and N (the largest
@@ -96,7 +96,7 @@ struct Prefetch {
     }
 };
 
-// True for kernels whose products come through memory.
+// True for kernels whose products pass through memory.
 template <class K>
 concept HasProducts = requires { typename K::Products; };
 

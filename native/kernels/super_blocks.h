@@ -18,8 +18,8 @@ struct alignas(64) SuperTerms {
     int32_t shifts[4];   // of each two blocks of 32, for shift_pairs
     float unit;
 
-    // For the super-block that begins with `element` of all tokens' elements. kMinSub is 0 without mins;
-    // types with mins have no offset.
+    // Fills the numbers of the super-block that begins with `element` of all tokens' elements. kMinSub is 0
+    // without mins; types with mins have no offset.
     template <int kSub, int kMinSub>
     CHASKI_INLINE void fill(const Activations& x, int64_t element, int offset) {
         const SuperScale& super = x.supers[element / kSuperElements];
@@ -59,7 +59,7 @@ CHASKI_INLINE I32x16 load_pairs(const uint8_t* lines, int pair) {
     return load_i32(reinterpret_cast<const int32_t*>(lines + 64 * pair));
 }
 
-// From the slab of a super-block.
+// Reads from the slab of a super-block.
 template <class Slab>
 CHASKI_INLINE I32x16 sum_of_mins(const uint8_t* slab, const SuperTerms& terms) {
     I32x16 sum = splat(0);

@@ -6,11 +6,11 @@
 
 namespace chaski::CHASKI_ISA {
 
-// From kUnpackedTokens on, quantized weights may be unpacked to memory first; with more than kStreamTokens
-// they always are. Super-blocks have three sums for each panel and token, and their own tiles:
-// kSuperTilePanels by kSuperTileTokens. Up to kStreamTokens (kFloatStreamTokens), weights are unpacked in
-// registers, with kStreamTile tokens at a time and without a slab. kFloatGroup panels of floats are widened
-// together. Products of two bf16 pass kPairPanels by kPairTile tokens.
+// From kUnpackedTokens tokens on, quantized weights may be unpacked to memory first; with more than
+// kStreamTokens tokens they always are. Super-blocks have three sums for each panel and token, and their own
+// tiles: kSuperTilePanels by kSuperTileTokens. Up to kStreamTokens (kFloatStreamTokens), weights are unpacked
+// in registers, with kStreamTile tokens at a time and without a slab. kFloatGroup panels of floats are
+// widened together. Products of two bf16 pass kPairPanels by kPairTile tokens.
 #if defined(__AVX512VNNI__)  // 32 registers, one per vector
 inline constexpr int kTilePanels = 2, kTileTokens = 6, kSuperTilePanels = 2, kSuperTileTokens = 4;
 inline constexpr int kFloatPanels = 4, kFloatTokens = 6, kFloatGroup = 4;

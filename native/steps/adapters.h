@@ -52,8 +52,8 @@ struct LoraUse {
     float scale;
 };
 
-// Rows of a batch that have the same adapter at the same place `order` of their lists. Groups are in
-// ascending order of it. Their rows, `first` to `first + count` of all, are in the order of the batch.
+// Rows of a batch that have the same adapter at the same place `order` of their lists. Groups are sorted by
+// `order`. The rows of a group, `first` to `first + count` of all, are in the order of the batch.
 struct LoraGroup {
     std::int32_t order;
     std::int32_t slot;
@@ -130,8 +130,8 @@ class LoraDownStep final : public Step {
           terms_(std::move(terms)) {}
     void prepare(const Sizes& sizes) override { terms_->missing.store(items(sizes)); }
     std::int64_t items(const Sizes&) const override { return static_cast<std::int64_t>(rows_->parts.size()); }
-    // Half of the threads take all parts, since this work waits for memory. The others continue with work
-    // that computes.
+    // Half of the threads take all parts, because this work waits for memory. The others continue with later
+    // steps, which compute.
     std::int64_t piece(const Sizes& sizes, std::int64_t, int threads) const override {
         return std::max<std::int64_t>(2 * items(sizes) / threads, 1);
     }
@@ -168,8 +168,8 @@ class AdaptedMatmulStep final : public Step {
           y_(y) {}
     void prepare(const Sizes& sizes) override;
     std::int64_t items(const Sizes& sizes) const override { return product_.items(sizes); }
-    // At most as many panels as have their parts of B in the second-level cache when the product reaches
-    // them.
+    // At most as many panels as have parts of B that are still in the second-level cache when the product
+    // reaches them.
     std::int64_t piece(const Sizes& sizes, std::int64_t left, int threads) const override {
         return std::min(product_.piece(sizes, left, threads), most_panels_);
     }

@@ -26,18 +26,18 @@ std::unique_ptr<Step> elementwise(const Elementwise& op, int dim, std::int64_t w
                                   const std::vector<const float*>& operands, std::vector<float> parameters,
                                   float* y, const Quantizer& quantize);
 
-// Each row times its own factor.
+// Multiplies each row by its factor.
 std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t width, const float* x,
                                  const float* factors, float* y);
 
-// The root of each row's mean square.
+// The root mean square of each row.
 std::unique_ptr<Step> rms(int dim, std::int64_t width, const float* x, float* y);
 
 // max(0, x - mean - multiplier · standard deviation), both of the row. Sums are serial in double, so the bits
 // are the same on every instruction set.
 std::unique_ptr<Step> gaussian_top_k(int dim, std::int64_t width, float multiplier, const float* x, float* y);
 
-// 1 + beta · ln(1 + floor((position + offset) / length)). It uses libm, so it is the same on every
+// 1 + beta · ln(1 + floor((position + offset) / length)). It uses libm, so the bits are the same on every
 // instruction set.
 std::unique_ptr<Step> position_scale(int dim, const std::int32_t* positions, std::int64_t length, double beta,
                                      std::int64_t offset, float* factors);

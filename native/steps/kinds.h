@@ -1,4 +1,4 @@
-// Kinds of steps by the division of their work into items: rows, stretches of rows, or no items.
+// Kinds of steps, by the items into which their work is divided: rows, stretches of rows, or none.
 #pragma once
 
 #include <memory>

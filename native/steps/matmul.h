@@ -63,7 +63,7 @@ class MatmulStep final : public Step {
         multiply(sizes, begin, end, {}, scratch);
     }
     std::span<const std::byte> weights() const override;
-    // Does the same, and prefetches `later`, which the caller reads next.
+    // Multiplies in the same way, and prefetches `later`, which the caller reads next.
     void multiply(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::span<const Stretch> later,
                   std::byte* scratch) const;
     std::size_t scratch_bytes() const override { return multiply_.scratch_bytes(weight_, max_tokens_); }
@@ -94,7 +94,8 @@ class EmbeddingStep final : public RowStep {
     float* y_;
 };
 
-// Each row times a matrix of float32 rows [depth][width], one serial sum along the depth for each element.
+// Multiplies each row by a matrix of float32 rows [depth][width], with one serial sum along the depth per
+// element.
 class ProductStep final : public RowStep {
    public:
     ProductStep(const Ops& ops, int dim, std::int64_t depth, std::int64_t width, const float* matrix,

@@ -43,7 +43,7 @@ class RouterStep final : public RowStep {
     float* routes_;
 };
 
-// The same routes, each weight times the scale of its expert: [experts].
+// Copies routes and multiplies each weight by the scale of its expert: [experts].
 class ScaleExpertsStep final : public RowStep {
    public:
     ScaleExpertsStep(int dim, std::int64_t experts, std::int64_t count, const float* scales,

@@ -16,8 +16,8 @@ struct RopeTurns {
     float magnitude;
 };
 
-// cos and sin of position · frequency, times the magnitude: [row][2][pairs]. It uses libm, so it is the same
-// on every instruction set. Positions are [row][width].
+// cos and sin of position · frequency, times the magnitude: [row][2][pairs]. It uses libm, so the bits are
+// the same on every instruction set. Positions are [row][width].
 std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, RopeTurns turns, float* table);
 
 // Ops::rope describes the pairs of elements that are rotated together.

@@ -17,7 +17,7 @@ struct TopKStep::Element {
     }
 };
 
-// The best `capacity` of the offered elements: a heap with the worst of them at the front.
+// The best `capacity` of the offered elements, as a heap with the worst of them at the front.
 class TopKStep::Best {
    public:
     Best(Element* elements, std::int64_t capacity) : elements_(elements), capacity_(capacity) {}

@@ -44,7 +44,7 @@ class MaximaStep final : public Step {
 };
 
 // y[row][2][max_k]: the counts[row] largest elements in descending order, equal ones by ascending index, and
-// their indices. A row with NaN gives only its first NaN. Elements after the last one are unchanged.
+// their indices. A row with a NaN yields only its first NaN. Elements after the last one are unchanged.
 class TopKStep final : public RowStep {
    public:
     TopKStep(int dim, std::int64_t width, std::int64_t max_k, const float* x, const std::int32_t* counts,

@@ -66,7 +66,7 @@ class Work {
           y_(shape.tokens * heads() * value_size(shape.type)) {
         for (std::int64_t token = 0; token < shape.tokens; ++token) {
             const auto end = static_cast<std::int32_t>(kHistory - shape.tokens + 1 + token);
-            spans_.push_back({3, end, 3});  // a window that has passed the first tokens
+            spans_.push_back({3, end, 3});  // a window that no longer contains the first tokens
             positions_.push_back(end - 9);
         }
         job_ = {q_.data(),

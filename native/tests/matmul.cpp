@@ -194,8 +194,8 @@ void compare_fits(Comparison& compare) {
     }
 }
 
-// Groups of blocks and a rest; zeros of both signs, two extremes of the same magnitude, and scales that are
-// too small.
+// Groups of blocks and an incomplete group; zeros of both signs, two extremes of the same magnitude, and
+// scales that are too small.
 void compare_encoders(Comparison& compare) {
     constexpr std::int64_t kCount = 32 * 37;
     for (DType type : kEncodable) {

@@ -71,7 +71,7 @@ def test_two_processes_compute_a_model(key: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_options(key: Path) -> None:
     for options, told in (
-        (["--listen", "nowhere", "--key", str(key)], "is no address to listen at"),
+        (["--listen", "nowhere", "--key", str(key)], "is not an address to listen at"),
         ([], "no key is named"),
         (["--key", str(key.with_name("none"))], "cannot be read"),
     ):

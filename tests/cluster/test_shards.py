@@ -125,5 +125,5 @@ def test_a_link_that_is_cut(
     with chaski.load(tiny_llama) as llm:
         llm.generate("once", num_predict=4)
         machines.cut(3)
-        with pytest.raises(ClusterError, match=rf"node {addresses[3]} is lost: it has said nothing for 4 s"):
+        with pytest.raises(ClusterError, match=rf"node {addresses[3]} is lost: it has sent nothing for 4 s"):
             llm.generate("once", num_predict=100_000)

@@ -56,7 +56,7 @@ def test_inputs_that_do_not_fit_are_refused(tmp_path: Path, backend: str) -> Non
     plan = compiled(backend, tmp_path)
     with pytest.raises(ValueError, match="the inputs are ids, counts; given: ids"):
         plan.launch({"ids": np.zeros(1, np.int32)})
-    with pytest.raises(ValueError, match="input counts: 2 rows, where tokens is 3, at most 8"):
+    with pytest.raises(ValueError, match="input counts has 2 rows; it needs tokens = 3, at most 8"):
         plan.launch({**inputs(1, 2, 3), "counts": np.zeros(2, np.int32)})
-    with pytest.raises(ValueError, match="9 rows, where tokens is 9, at most 8"):
+    with pytest.raises(ValueError, match="9 rows; it needs tokens = 9, at most 8"):
         plan.launch(inputs(*range(9)))

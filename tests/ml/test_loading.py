@@ -236,7 +236,7 @@ def test_weights_that_memory_has_no_room_for_are_read_from_the_file(
         model.wait_loaded()
         assert np.array_equal(model.logits(IDS), expected)
         assert np.array_equal(model.logits(IDS), expected)
-    assert "memory ended while the weights of" in caplog.text
+    assert "memory ran out while the weights of" in caplog.text
 
 
 def test_without_room_for_a_thread_weights_are_laid_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

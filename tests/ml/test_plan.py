@@ -132,7 +132,7 @@ def test_an_index_outside_the_table_is_refused(tmp_path: Path, bad: int) -> None
 
 def test_a_batch_above_the_maximum_is_refused(tmp_path: Path) -> None:
     plan = small_plan(tmp_path)
-    with pytest.raises(ValueError, match="5 rows, where tokens is 5, at most 4"):
+    with pytest.raises(ValueError, match="5 rows; it needs tokens = 5, at most 4"):
         plan.launch({"ids": np.zeros(5, np.int32)})
 
 

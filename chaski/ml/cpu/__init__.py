@@ -9,5 +9,5 @@ OPTIONS = (BackendOptions, CPUOptions)
 
 
 def open(options: BackendOptions, cpu: CPUOptions) -> CPUBackend:
-    """Open it with its own threads."""
+    """Open the backend with its own threads."""
     return CPUBackend(options, cpu)

@@ -1,4 +1,4 @@
-"""The adapters that the native backend holds: their matrices in panels, in one memory for each adapter."""
+"""The adapters of the native backend. Each has its own memory, which holds its matrices in panels."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _ALIGNMENT = 64
 
 
 class _ReadyMemory:
-    """Memory for the next adapter, which another thread takes from the system in advance.
+    """Memory for the next adapter, allocated in advance by another thread.
 
-    Most of the time to load an adapter is the system's time to hand out memory, page by page.
+    Most of the time to load an adapter is the time that the system takes to allocate memory page by page.
     """
 
     def __init__(self) -> None:
@@ -36,14 +36,14 @@ class _ReadyMemory:
         return 0 if self._ready is None else self._ready[0]
 
     def take(self, num_bytes: int) -> _native.Weights:
-        """Return memory of that many bytes, or some more."""
+        """Return memory of at least `num_bytes` bytes."""
         ready, self._ready = self._ready, None
         if ready is not None and num_bytes <= ready[0] <= 2 * num_bytes:
             return ready[1]
         return _native.Weights(num_bytes)
 
     def prepare(self, num_bytes: int) -> None:
-        """Let that many bytes be ready soon."""
+        """Begin to allocate `num_bytes` bytes in the background."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._prepare, args=(num_bytes,), daemon=True)
             self._thread.start()
@@ -55,7 +55,7 @@ class _ReadyMemory:
 
 
 class CPUAdapterSlots:
-    """See `AdapterSlots`. `native` is the object that the steps of plans read."""
+    """`AdapterSlots` of the native backend. `native` is the object that the steps of plans read."""
 
     def __init__(self, slots: int, matrices: int) -> None:
         self.native = _native.LoraTable(slots, matrices)
@@ -70,7 +70,7 @@ class CPUAdapterSlots:
         return {HOST: sum(size for _, size in packed_sizes(pairs))}
 
     def put(self, slot: int, pairs: Mapping[int, LoraMatrices]) -> None:
-        """Two threads fill the memory, which takes the longer the more of it is new."""
+        """Read an adapter with two threads, because new memory is slow to fill."""
         self.clear(slot)
         places = list(packed_sizes(pairs))
         sizes = [size for _, size in places]
@@ -128,7 +128,7 @@ def packed_sizes(pairs: Mapping[int, LoraMatrices]) -> Iterator[tuple[TensorInfo
 
 
 def held_type(info: TensorInfo) -> QuantType:
-    """The type of a matrix in memory: that of the file, but blocks are held as the numbers that they mean."""
+    """Return the type of a matrix in memory: the file's type, or floats for a type of blocks."""
     return info.type if info.type in (QuantType.F16, QuantType.BF16) else QuantType.F32
 
 

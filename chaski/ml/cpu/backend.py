@@ -39,12 +39,12 @@ __all__ = ["CPUBackend"]
 
 _log = logging.getLogger(__name__)
 
-# Share of the memory of a machine that matrices may take at most. Larger ones stay in their files.
+# The largest share of the machine's memory that matrices may take. Larger ones stay in their files.
 _MOST = 0.9
 
 
 class CPUBackend:
-    """Computes with the native kernels of one instruction set, chosen when it is opened."""
+    """A backend with the native kernels of one instruction set, which is chosen when it is opened."""
 
     name = "cpu"
     rule = f"native {_native.rule_version()}"
@@ -60,7 +60,7 @@ class CPUBackend:
         pool: _native.ThreadPool | None = None,
         variants: KernelVariants | None = None,
     ) -> None:
-        """`pool`: threads of another backend to compute with, instead of new ones; `variants`: its picks."""
+        """Start threads, or take the `pool` and the `variants` of another backend."""
         threads = physical_cores() if cpu.threads is None else cpu.threads
         if threads < 1:
             raise OptionError(f"threads = {threads} must be at least 1")
@@ -118,7 +118,7 @@ class CPUBackend:
                 matrix.weight.handle.append(target)
 
     def _matrix_memory(self, size: int) -> _native.Weights:
-        """Reserve the memory of all matrices; where they stay in their files, it is only addresses."""
+        """Reserve memory for all matrices; only addresses if they stay in their files."""
         if size > _MOST * total_memory():
             self._file_bytes = size
             self._loading.stay_in_files(self._matrices)
@@ -229,7 +229,7 @@ def _choose_isa(name: str) -> str:
 def _layout(
     weights: Sequence[tuple[Weight, TensorInfo]],
 ) -> tuple[list[StoredMatrix], list[tuple[Weight, TensorInfo, Vector]], int, int]:
-    """Give every weight its place -> matrices, vectors, and the bytes of both; each have their own memory."""
+    """Give every weight its place -> matrices, vectors, and the bytes of both, which have separate memory."""
     matrices, vectors, matrix_bytes, vector_bytes = [], [], 0, 0
     for weight, info in weights:
         if len(info.shape) == 1 or weight.plain:

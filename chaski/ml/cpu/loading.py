@@ -1,11 +1,11 @@
-"""Brings matrices from their files into the memory that kernels read.
+"""Loading of matrices from their files into the memory that kernels read.
 
-Most of a warm start is new memory: the system clears every page before it hands it out. A file that is
-already in the system's memory can be used as it is, a little more slowly: `load` only records where matrices
-are, the first run reads them there, and a thread lays them out in memory in the background. So it is with a
-file on the disk that is small: then the first run computes while the disk reads. Any other file is read here,
-once, which shows how far it is. Memory that processes share is laid out by one of them; the others wait for
-it as they would for themselves.
+Most of the time of a warm start goes into new memory, because the system clears every page that it allocates.
+A file that is already in the page cache can be used directly, a little more slowly. For such a file `load`
+only records where the matrices are. The first run reads them there, and a thread lays them out in memory in
+the background. A small file on disk is treated in the same way, so the first run computes while the disk
+reads. Any other file is read once by `load`, which reports its progress. If several processes share the
+memory, one of them lays it out and the others wait for it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ __all__ = ["Loading"]
 
 _log = logging.getLogger(__name__)
 
-# Matrices are laid out in groups of about this size, between which progress is shown and `close` is seen. A
-# smaller model is loaded at once.
+# Matrices are laid out in groups of about this size. Between groups, progress is reported and `close` takes
+# effect. A smaller model is loaded at once.
 GROUP_BYTES = 64 << 20
 
-# While one is laid out, the disk reads this many of the next ones.
+# While one group is laid out, the disk reads this many of the next groups.
 GROUPS_AHEAD = 2
 
-# Share of a file that must be in memory for it to count as there.
+# A file counts as being in memory if at least this share of it is.
 WARM = 0.99
 
 # A file on the disk up to this size is read within seconds; for a larger one the caller sees progress.
 SOON_BYTES = 2 << 30
 
-# Without a run in this many seconds the thread begins anyway.
+# The thread waits this many seconds for the first run before it begins without one.
 PATIENCE = 1.0
 
-# Seconds between two looks at whether another process has laid the matrices out.
+# Seconds between two checks whether another process has laid the matrices out.
 LOOK = 0.02
 
 Groups = Sequence[Sequence[StoredMatrix]]
@@ -55,13 +55,13 @@ class Touchable(Protocol):
     """Memory that is reserved, but not yet allocated."""
 
     def touch(self) -> None:
-        """Allocate all of it; data that others write there meanwhile stays."""
+        """Allocate all of it, and keep data that other threads write there meanwhile."""
 
 
 class Loading:
     """The matrices of a backend until all of them are laid out.
 
-    One thread computes and calls `ran`; others may `wait_loaded` at the same time.
+    One thread computes and calls `ran`. Other threads may call `wait_loaded` at the same time.
     """
 
     def __init__(self, pool: _native.ThreadPool, isa: str) -> None:
@@ -77,9 +77,9 @@ class Loading:
         self._fork_guard = ForkGuard("the model")
 
     def open(self, matrices: Sequence[StoredMatrix], size: int) -> SharedMemory | None:
-        """Open the files of matrices -> their memory of `size` bytes, if processes can share it.
+        """Open the files of matrices -> their memory of `size` bytes if processes can share it, else None.
 
-        Raises ModelError where a file cannot be opened.
+        Raises ModelError if a file cannot be opened.
         """
         self._files = WeightFiles(matrices)
         if self._files.first is not None:
@@ -87,16 +87,16 @@ class Loading:
         return self._shared
 
     def stay_in_files(self, matrices: Sequence[StoredMatrix]) -> None:
-        """Open the files of matrices, which every run reads from there. Raises ModelError as `open` does."""
+        """Open the files of matrices that every run reads from there. Raises ModelError as `open` does."""
         self._files = WeightFiles(matrices)
         self._stays_in_files = True
 
     def load(
         self, matrices: Sequence[StoredMatrix], untouched: Sequence[Touchable], progress: ProgressCallback
     ) -> None:
-        """Make matrices ready to compute with, and take the memory of `untouched`.
+        """Make matrices ready to compute with, and allocate the memory of `untouched`.
 
-        Raises ModelError where a file cannot be read, OutOfMemoryError where memory ends.
+        Raises ModelError if a file cannot be read, and OutOfMemoryError if memory runs out.
         """
         is_complete = self._shared is not None and self._shared.is_complete
         groups = [] if is_complete else list(_groups(matrices))
@@ -113,7 +113,7 @@ class Loading:
         progress(1.0)
 
     def ran(self) -> None:
-        """Note that a plan has computed. Raises ModelError if weights that it needed could not be read."""
+        """Record that a plan has run. Raises ModelError if weights that it needed could not be read."""
         thread = self._thread
         if self._stays_in_files:
             self._check()
@@ -124,7 +124,7 @@ class Loading:
                 self._thread = None
 
     def wait_loaded(self) -> None:
-        """Wait until all matrices are laid out. Raises the error of the thread, ModelError for files."""
+        """Wait until all matrices are laid out. Raises the thread's error, such as ModelError for a file."""
         thread = self._thread
         if thread is not None:
             self._may_begin.set()
@@ -132,7 +132,7 @@ class Loading:
         self._check()
 
     def close(self) -> None:
-        """Stop laying out. A fork does not have the thread, so there it does nothing."""
+        """Stop laying out matrices. This does nothing after a fork, because the child has no such thread."""
         if self._fork_guard.is_forked:
             return
         self._closing.set()
@@ -145,7 +145,7 @@ class Loading:
             self._shared.close()
 
     def _is_there_soon(self, groups: Groups) -> bool:
-        """Return whether to compute with files as they are: in memory, or small with room for both forms."""
+        """Return whether to compute directly with the files: in memory, or small with room for both forms."""
         num_bytes = sum(matrix.num_bytes for group in groups for matrix in group)
         is_small = num_bytes <= min(SOON_BYTES, available_memory() // 2)
         return is_small or self._files.are_in_memory(WARM)
@@ -177,7 +177,7 @@ class Loading:
             atexit.unregister(self.close)
 
     def _lay_out(self, pool: _native.ThreadPool, groups: Groups, progress: ProgressCallback) -> None:
-        """Lay groups out. Where memory ends, as under `ulimit -v`, the rest stays in the files."""
+        """Lay groups out. If memory runs out, as under `ulimit -v`, the other groups stay in the files."""
         try:
             self._lay_out_whole(pool, groups, progress)
         except OutOfMemoryError as error:
@@ -199,7 +199,7 @@ class Loading:
                     for matrix in group:
                         matrix.target.set_laid_out()
                 return
-            # Others will read this memory: it must come from the very files that they asked for.
+            # Other processes will read this memory, so its files must not have changed.
             self._files.check_unchanged()
             with shared.writing() as descriptor:
                 is_complete = self._fill(pool, groups, descriptor, progress)
@@ -212,7 +212,7 @@ class Loading:
     def _fill(
         self, pool: _native.ThreadPool, groups: Groups, shared: int | None, progress: ProgressCallback
     ) -> bool:
-        """Lay groups out until the backend is closed -> whether that was all."""
+        """Lay groups out -> True if all are laid out, False if the backend was closed before."""
         total, done = sum(matrix.num_bytes for group in groups for matrix in group), 0
         for ahead in groups[:GROUPS_AHEAD]:
             self._files.read_ahead(ahead)
@@ -228,7 +228,7 @@ class Loading:
                 raise unreadable(path, str(error)) from error
             except MemoryError:
                 raise OutOfMemoryError(
-                    f"memory ended while the weights of {path} were laid out{address_space_note()}"
+                    f"memory ran out while the weights of {path} were laid out{address_space_note()}"
                 ) from None
             done += sum(matrix.num_bytes for matrix in group)
             progress(done / total)

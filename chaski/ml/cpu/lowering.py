@@ -33,11 +33,11 @@ Place = Buffer | KVBuffer
 _WITH_RESIDUAL = ("linear", "adapt")
 
 Places = Place | None | tuple[Place, ...]
-"""The places of an argument of a step: None where an operand is absent, several where it is a list."""
+"""The places of a step's argument: None for an absent operand, a tuple for a list of operands."""
 
 
 class Call(Struct, frozen=True):
-    """One native step: the method's name, its arguments, places among them, and which places it touches."""
+    """One native step: the method's name, its arguments, and the places that it reads and writes."""
 
     step: str
     arguments: Mapping[str, Any]
@@ -46,12 +46,13 @@ class Call(Struct, frozen=True):
 
 
 class Lowering:
-    """One walk over a graph; after it `calls` holds the steps, and `dims` run-time sizes and their maxima.
+    """The state of one walk over a graph. Afterwards `calls` holds the steps, and `dims` the run-time sizes.
 
-    `is_plain`: whether attention takes its plain form. `rounding`: which values products read as int8.
-    `sums`: the products that a sum takes in, each with that sum. `adapted`: those that adapters change.
-    `tiles`: the steps that group tokens for attention, by mask and by query heads a key head, and their
-    numbers. `adapter_rows`: the steps that sort rows by adapter, by the lists of adapters, and their numbers.
+    `dims`: each run-time dimension with its maximum. `is_plain`: whether attention takes its plain form.
+    `rounding`: which values products read as int8. `sums`: the products that are fused with a sum, each with
+    that sum. `adapted`: the products that adapters change. `tiles`: the numbers of the steps that group
+    tokens for attention, by mask and by query heads per key head. `adapter_rows`: the numbers of the steps
+    that sort rows by adapter, by the lists of adapters.
     """
 
     def __init__(self, graph: Graph, weights: _native.Weights | None, threads: int, is_plain: bool) -> None:
@@ -78,17 +79,17 @@ class Lowering:
         return self._buffers[source_of(node)]
 
     def extent(self, node: Tensor) -> tuple[int, int]:
-        """Return a node's leading run-time dimension, by number, and the elements of one of its rows."""
+        """Return the number of a node's leading run-time dimension, and the elements of one of its rows."""
         return self.dim(node), width(node)
 
     def dim(self, node: Tensor) -> int:
-        """Return a node's leading run-time dimension, by number."""
+        """Return the number of a node's leading run-time dimension."""
         leading = node.shape[0]
         assert isinstance(leading, Dim), f"{node.op}: the leading dimension must be a run-time one"
         return self._dim_index[leading.name]
 
     def new(self, node: Tensor) -> Buffer:
-        """Storage for a node; every element type of activations and indices has 4 bytes."""
+        """Return a new buffer for a node. Every element type of activations and indices has 4 bytes."""
         leading = node.shape[0]
         assert isinstance(leading, Dim)
         self._buffers[node] = Buffer(4 * leading.maximum * width(node), width(node))
@@ -108,9 +109,9 @@ class Lowering:
         writes: Mapping[str, Place | None],
         **arguments: Any,
     ) -> None:
-        """Add a step that the threads compute, with the places that it reads or writes, and other arguments.
+        """Add a step that the threads compute, with the places that it reads or writes and other arguments.
 
-        A tensor means the buffer of its values, and None that there is no such operand.
+        A tensor stands for the buffer of its values, and None for an absent operand.
         """
         read = {name: self._places(x) for name, x in reads.items()}
         self.calls.append(Call(step, {**read, **writes, **arguments}, _touched(read), _touched(writes)))
@@ -138,7 +139,7 @@ class Lowering:
         self.calls.append(Call(step, arguments, frozenset(), frozenset()))
 
     def check(self, indices: Tensor, limit: int, limit_dim: int | None = None) -> None:
-        """Add a check that refuses runs in which an input holds an index outside [0, limit)."""
+        """Add a check that rejects runs in which an input holds an index outside [0, limit)."""
         if (indices, limit, limit_dim) not in self._checked:
             self._checked.add((indices, limit, limit_dim))
             self.setup(
@@ -163,11 +164,11 @@ class Lowering:
         return {"quantized": self.new_quantized(node) if node in self.rounding.columns else None}
 
     def k_of(self, node: Tensor) -> int:
-        """Return the length of the rows that products read of a node, which has one or several in a row."""
+        """Return the length of the rows that products read from a node: one or several per row of it."""
         return self.rounding.columns.get(node, width(node))
 
     def quantized_form(self, x: Tensor) -> Buffer:
-        """Return the buffer of a node's int8 form. If no earlier step makes it, one is added."""
+        """Return the buffer of a node's int8 form; add a step that makes it if no earlier one does."""
         source = source_of(x)
         if source not in self._quantized:
             target = self.new_quantized(source)
@@ -189,7 +190,7 @@ class Lowering:
 
 
 def _type_of(weight: Weight) -> QuantType:
-    """Return the type of a matrix, or of the matrices of experts, which have one type."""
+    """Return the type of a matrix, or the one type of all experts' matrices."""
     matrix = weight.handle[0] if isinstance(weight.handle, list) else weight.handle
     assert isinstance(matrix, _native.WeightMatrix)
     return QuantType(matrix.type)

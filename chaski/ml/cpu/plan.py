@@ -1,9 +1,9 @@
 """Compiling a graph for the native kernels: fuse, order, place every buffer in one arena.
 
-Three passes over the recorded nodes. `lower` turns them into calls of native steps, joining what one step
-can do (a sum into the matrix product before it, quantization into the norm before it). `_phases` finds where
-threads must wait for each other: only where a call touches what an earlier one wrote. `_place` gives every
-buffer an offset; buffers that are never alive in the same phase share memory.
+Compiling makes three passes over the recorded nodes. `lower` turns them into calls of native steps and fuses
+what one step can do: a sum into the matrix product before it, quantization into the norm before it. `_phases`
+finds where threads must wait for each other, which is only where a call touches what an earlier one wrote.
+`_place` gives every buffer an offset; buffers that are never alive in the same phase share memory.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Computing(Struct, frozen=True):
     """The shared resources of the plans of a backend.
 
     weights       vectors of the model; None if no weights are placed
-    weight_bytes  bytes of all weights, which decide about kernels
+    weight_bytes  bytes of all weights, which determine the kernels
     is_plain      whether attention takes its plain form
-    trace         takes in the runs; None for none
+    trace         the trace that records the runs; None for none
     """
 
     pool: _native.ThreadPool
@@ -54,7 +54,7 @@ class Computing(Struct, frozen=True):
 
 
 class CPUPlan:
-    """A graph compiled for one batch size at most, with all the memory that it will ever use."""
+    """A graph that is compiled for a largest batch size, with all the memory that it will ever use."""
 
     def __init__(self, graph: Graph, computing: Computing) -> None:
         pool, trace = computing.pool, computing.trace
@@ -98,7 +98,7 @@ class CPUPlan:
             self._outputs[name] = (view, rows)
         self._newest: weakref.ref[CPULaunch] | None = None
         self.is_running = False
-        # Other data need caches too, and the first weights must still be cached when the last have been read.
+        # Half, since other data need the cache too, and the first weights must stay until the last are read.
         self.bytes_to_read_ahead: int = largest_cache() // 2
 
     def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> CPULaunch:
@@ -112,7 +112,9 @@ class CPUPlan:
             view, dim, most = places[name]
             size = len(value)
             if given.setdefault(dim, size) != size or size > most:
-                raise ValueError(f"input {name}: {size} rows, where {dim} is {given[dim]}, at most {most}")
+                raise ValueError(
+                    f"input {name} has {size} rows; it needs {dim} = {given[dim]}, at most {most}"
+                )
             view[:size] = value
         if self._newest is not None and (newest := self._newest()) is not None:
             newest.keep()
@@ -130,11 +132,11 @@ class CPUPlan:
         return self._plan.read_ahead(descriptor, most)
 
     def touch(self) -> None:
-        """Take all the memory now."""
+        """Allocate all memory now."""
         self._plan.touch()
 
     def wait(self) -> None:
-        """Finish the computation that was launched last."""
+        """Wait for the computation that was launched last."""
         if self.is_running:
             if self._tracer is not None:
                 self._tracer.join()
@@ -153,12 +155,12 @@ class CPUPlan:
 
 
 class CPULaunch:
-    """A run, whose results lie in the arena until the next one."""
+    """A run. Its results lie in the arena until the next run."""
 
     __slots__ = ("__weakref__", "_kept", "_plan", "_sizes", "_views")
 
     def __init__(self, plan: CPUPlan, views: Mapping[str, tuple[F32, int]], sizes: Sequence[int]) -> None:
-        """`views`: each result in the arena, and the dimension of `sizes` that says how many rows it has."""
+        """`views`: each result in the arena, and the index in `sizes` of its number of rows."""
         self._plan = plan
         self._views = views
         self._sizes = sizes
@@ -181,19 +183,19 @@ class CPULaunch:
         """Do nothing: on a processor, a caller that launches again has read all results."""
 
     def keep(self) -> None:
-        """Copy the results, which are computed, before the next run overwrites them."""
+        """Copy the computed results before the next run overwrites them."""
         self._kept = {name: view[: self._sizes[dim]].copy() for name, (view, dim) in self._views.items()}
 
 
 def _leading(node: Tensor) -> tuple[str, int]:
-    """The name of an input's run-time dimension, and its maximum."""
+    """Return the name of an input's run-time dimension, and its maximum."""
     leading = node.shape[0]
     assert isinstance(leading, Dim), "the leading dimension of an input must be a run-time one"
     return leading.name, leading.maximum
 
 
 def _phases(calls: Sequence[Call]) -> list[int]:
-    """The phase of every call; threads wait for each other between phases, and only there."""
+    """Return the phase of every call. Threads wait for each other only between phases."""
     phases: list[int] = []
     phase = 0
     read: set[Place] = set()
@@ -211,7 +213,7 @@ def _phases(calls: Sequence[Call]) -> list[int]:
 def _place(
     calls: Sequence[Call], phases: Sequence[int], kept: Sequence[Buffer]
 ) -> tuple[dict[Buffer, int], int]:
-    """Offsets of all buffers, and the arena's size."""
+    """Return the offsets of all buffers, and the arena's size."""
     last = phases[-1] if phases else 0
     alive: dict[Buffer, tuple[int, int]] = dict.fromkeys(kept, (0, last))
     for call, phase in zip(calls, phases, strict=True):
@@ -223,7 +225,7 @@ def _place(
 
 
 def _emit(plan: _native.Plan, call: Call, offsets: Mapping[Buffer, int]) -> None:
-    """Add one step; buffers among the arguments become their offsets, key/value storage its handle."""
+    """Add one step to a plan. Buffers become their offsets, and key/value storage becomes its handle."""
 
     def native(value: Any) -> Any:
         if isinstance(value, Buffer):

@@ -1,12 +1,12 @@
 """Memory shared by the processes of one user that load the same weights; one of them fills it.
 
-It is a file without a name (memfd). So it needs no folder with room, and the system frees it with its last
-user, however that process ends. A process that has such memory announces it by a socket whose abstract name
-holds the key, the process and the descriptor. Others find the name in the system's list and open the
-descriptor under /proc, which the system allows to the same user only.
+The memory is a file without a name (memfd). It needs no folder with free space, and the system frees it when
+its last user ends, even after a crash. A process that holds such memory announces it by a socket whose
+abstract name contains the key, the process and the descriptor. Other processes find the name in the system's
+list and open the descriptor under /proc, which the system allows only to the same user.
 
-The process that holds the lock fills it. The lock ends with its process; then the next process begins again.
-Full memory is sealed: no process can write there any more, and the seal shows that it is complete.
+The process that holds the lock fills the memory. The lock ends with its process; then another process starts
+over. Filled memory is sealed: no process can write to it any more, and the seal shows that it is complete.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from chaski import _native
 
 __all__ = ["SharedMemory"]
 
-# Pages are taken whole; less than one is not worth sharing.
+# Memory is shared in whole pages of this size; less than one page is not worth sharing.
 PAGE = 2 << 20
 
 _NAME = "chaski-weights"
 _SOCKETS = Path("/proc/net/unix")
-# Two processes that begin at the same time wait this many seconds for each other, at most.
+# Processes that start at the same time wait for each other at most this many seconds.
 _PATIENCE = 1.0
 
 
 class SharedMemory:
-    """Memory of a key, in whole pages, which this process reads by `descriptor`. At first it is empty."""
+    """Memory of a key, in whole pages, empty at first. This process reads it through `descriptor`."""
 
     def __init__(self, key: str, descriptor: int) -> None:
-        """Announce that this process has it. `descriptor` is closed in the end."""
+        """Announce the memory of this process. `close` closes `descriptor`."""
         self.descriptor = descriptor
         name = socket.socket(socket.AF_UNIX)
-        with suppress(OSError):  # then no process finds it here
+        with suppress(OSError):  # other processes then do not find this memory
             name.bind(f"\0{_NAME}/{key}/{os.getpid()}/{descriptor}".encode())
         self._close = weakref.finalize(self, _close, name, descriptor)
 
     @classmethod
     def of(cls, key: str, size: int, common: Path) -> SharedMemory | None:
-        """Return the memory of `key`, found or new; None where the system does not share it well.
+        """Return existing or new memory for `key`; None if the system cannot share it well.
 
-        `common`: a file of all processes that want that key; its lock keeps them from making two.
+        `common`: a file that all processes with this key have; its lock keeps them from making two memories.
         """
         if size < PAGE or not _native.can_share_huge_pages():
             return None
@@ -62,12 +62,12 @@ class SharedMemory:
 
     @property
     def is_complete(self) -> bool:
-        """True if all of it is filled, and stays as it is."""
+        """True if all of it is filled and will not change."""
         return bool(fcntl.fcntl(self.descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
 
     @property
     def is_taken(self) -> bool:
-        """True if a process has filled it, or is filling it: it takes no more memory."""
+        """True if a process has filled it or is filling it, so that using it takes no further memory."""
         if self.is_complete or not self.lock():
             return True
         self.unlock()
@@ -80,7 +80,7 @@ class SharedMemory:
         return min(1.0, 512 * state.st_blocks / state.st_size)
 
     def lock(self) -> bool:
-        """Become the one that fills it; False while another one is."""
+        """Take the lock for filling the memory -> False if another process holds it."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -93,7 +93,7 @@ class SharedMemory:
 
     @contextmanager
     def writing(self) -> Iterator[int]:
-        """Give a descriptor to write by."""
+        """Yield a descriptor for writing."""
         descriptor = os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
             yield descriptor
@@ -101,12 +101,12 @@ class SharedMemory:
             os.close(descriptor)
 
     def seal(self) -> None:
-        """Mark it as complete; this fails while another process has it mapped for writing."""
+        """Mark the memory as complete. This fails while another process has it mapped for writing."""
         with self.writing() as descriptor, suppress(OSError):
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
 
     def close(self) -> None:
-        """Let others find it here no more. Mappings stay."""
+        """Stop announcing the memory. Existing mappings stay valid."""
         self._close()
 
 
@@ -117,7 +117,7 @@ def _close(name: socket.socket, descriptor: int) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, or continue without it after a while: then a key may have two memories."""
+    """Hold the lock of a file. After a timeout, continue without it: a key may then get two memories."""
     end = time.monotonic() + _PATIENCE
     with path.open("rb") as file:
         while time.monotonic() < end:
@@ -132,20 +132,20 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _new(key: str, size: int) -> int:
-    """Make memory -> a descriptor to read by. Its size is fixed, so that no mapping ever lacks a page."""
+    """Make memory of a fixed size -> a descriptor for reading. No mapping can ever lack a page."""
     descriptor = os.memfd_create(f"{_NAME}/{key}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.fchmod(descriptor, 0o600)
         os.ftruncate(descriptor, size)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        # Mappings of a descriptor that can write would be in the way of the last seal.
+        # Mappings of a writable descriptor would prevent the last seal.
         return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(descriptor)
 
 
 def _found(key: str, size: int) -> int | None:
-    """Open the memory of a living process -> a descriptor to read by."""
+    """Open the memory of a running process -> a descriptor for reading, or None."""
     prefix = f"@{_NAME}/{key}/"
     with _SOCKETS.open(errors="replace") as lines:
         names = [line.rstrip("\n").rpartition(" ")[2] for line in lines]
@@ -153,7 +153,7 @@ def _found(key: str, size: int) -> int | None:
         process, _, number = name.removeprefix(prefix).partition("/")
         if not name.startswith(prefix) or not process.isdecimal() or not number.isdecimal():
             continue
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # the process has ended
             descriptor = _opened(f"/proc/{process}/fd/{number}", key, size)
             if descriptor is not None:
                 return descriptor
@@ -161,12 +161,12 @@ def _found(key: str, size: int) -> int | None:
 
 
 def _opened(path: str, key: str, size: int) -> int | None:
-    """Open memory that was made by `_new`, by this user; None for anything else that has its name."""
+    """Open memory that `_new` made for this user; None for any other file of that name."""
     target = f"/memfd:{_NAME}/{key} (deleted)"
     if os.readlink(path) != target:
         return None
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    # Meanwhile the descriptor may have become another file's.
+    # The descriptor may belong to another file by now.
     if os.readlink(f"/proc/self/fd/{descriptor}") == target:
         state, fixed = os.fstat(descriptor), fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         has_size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fixed == fixed and state.st_size == size

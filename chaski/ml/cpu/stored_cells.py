@@ -16,7 +16,7 @@ I32 = npt.NDArray[np.int32]
 
 
 class StoredCells:
-    """`CellRows` of native storages. A block is a small storage with cells for its places."""
+    """`CellRows` of native storages. A block is itself a small storage, with one cell per place."""
 
     def __init__(self, pool: _native.ThreadPool, isa: str, storages: Sequence[object]) -> None:
         self._pool = pool

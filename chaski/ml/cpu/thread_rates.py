@@ -18,27 +18,27 @@ __all__ = ["measure_machine", "reading_rate"]
 
 I64 = npt.NDArray[np.int64]
 
-# Bytes that are read at least and at most to measure the bandwidth. A model that is smaller than the most
-# stays where it stays when it computes, in memory or in a cache.
+# The fewest and the most bytes that are read to measure the bandwidth. A model smaller than the maximum is
+# measured at its own size, so the bytes come from memory or a cache just as they do when it computes.
 _LEAST, _MOST = 1 << 20, 512 << 20
 
-# The best of this many turns counts.
+# Each measurement is the best of this many repetitions.
 _TURNS = 3
 
-# Rows that are copied in each phase of a plan: few enough for the innermost caches of one core.
+# Rows that each phase of a plan copies: few enough for the innermost caches of one core.
 _ROWS, _WIDTH, _PHASES, _RUNS = 128, 512, 200, 20
 
-# Seconds in which a caller chooses a token.
+# Seconds that a caller takes to choose a token.
 _PAUSE = 4e-4
 
 
 def measure_machine(
     processors: int, weight_bytes: int, isa: str = "auto", crowds: Sequence[int] = ()
 ) -> Machine:
-    """Measure one thread, powers of two, all processors, and `crowds`, in some tenths of a second each.
+    """Measure 1, 2, 4, … and `processors` threads, and `crowds`, in some tenths of a second each.
 
     `weight_bytes`: the size of a model, which may fit in a cache. Other running programs affect the result.
-    Raises ValueError if this build or this machine does not have the instruction set.
+    Raises ValueError if this build or this machine lacks the instruction set.
     """
     isa = _native.isa_names()[-1] if isa == "auto" else isa
     counts = sorted({processors, *(1 << i for i in range(processors.bit_length()))})
@@ -51,7 +51,7 @@ def measure_machine(
             speeds[count] = max(speeds[count], _native.multiply_add_rate(pool, isa, "int8") or 0.0)
     rates = {}
     for count, pool in pools.items():
-        # Other threads never make a thread faster.
+        # More threads never give one thread more bandwidth.
         bandwidth = min(bandwidths[count], count * bandwidths[1])
         speed = min(speeds[count] / speeds[1], float(count))
         rates[count] = ThreadRates(bandwidth, speed, *_waits(pool, isa))
@@ -62,11 +62,11 @@ def measure_machine(
 
 @cache
 def reading_rate(threads: int, isa: str = "auto") -> float:
-    """Return the memory bandwidth of that many threads in bytes a second, measured once.
+    """Return the memory bandwidth of `threads` threads in bytes per second.
 
-    It takes some tenths of a second.
+    The first call measures it, which takes some tenths of a second.
 
-    Raises ValueError if this build or this machine does not have the instruction set.
+    Raises ValueError if this build or this machine lacks the instruction set.
     """
     isa = _native.isa_names()[-1] if isa == "auto" else isa
     pool = _native.ThreadPool(threads)
@@ -74,14 +74,14 @@ def reading_rate(threads: int, isa: str = "auto") -> float:
 
 
 def _waits(pool: _native.ThreadPool, isa: str) -> tuple[float, float]:
-    """Seconds from piece to piece of a phase, and from phase to phase, where all threads take part."""
+    """Return the seconds between pieces of a phase, and between phases, when all threads take part."""
     gaps = [_gaps(pieces) for pieces in _copies(pool, isa, pool.threads)]
     claims, barriers = (np.concatenate(column) for column in zip(*gaps, strict=True))
     return float(np.median(claims)) * 1e-9, float(np.median(barriers)) * 1e-9
 
 
 def _batch(threads: int, isa: str) -> float:
-    """Seconds from the launch of a plan to its end, with a pause between them as between two tokens."""
+    """Return the seconds from launch to end of a plan, with pauses between launches as between tokens."""
     plan = _plan(_native.ThreadPool(threads), isa, threads)
     seconds = []
     for _ in range(3 * _RUNS):
@@ -94,9 +94,9 @@ def _batch(threads: int, isa: str) -> float:
 
 
 def _copies(pool: _native.ThreadPool, isa: str, cut_for: int) -> Sequence[I64]:
-    """The pieces of runs of `_plan`: those in which threads shared the work most evenly.
+    """Return the pieces of the runs of `_plan` in which threads shared the work most evenly.
 
-    A thread that lost its core, or slept, leaves the work to the others, which do not wait for it.
+    In other runs a thread lost its core or slept, and the others did its work without waiting for it.
     """
     plan = _plan(pool, isa, cut_for)
     plan.trace()
@@ -113,7 +113,7 @@ def _copies(pool: _native.ThreadPool, isa: str, cut_for: int) -> Sequence[I64]:
 
 
 def _plan(pool: _native.ThreadPool, isa: str, cut_for: int) -> _native.Plan:
-    """Copies rows to and fro, each time in reverse order: threads read what others wrote."""
+    """Make a plan that copies rows back and forth in reverse order: threads read each other's rows."""
     picks = _native.VariantPicks(isa)
     picks.settle()
     size = 4 * _ROWS * _WIDTH
@@ -132,7 +132,7 @@ def _plan(pool: _native.ThreadPool, isa: str, cut_for: int) -> _native.Plan:
 
 
 def _gaps(pieces: I64) -> tuple[I64, I64]:
-    """Nanoseconds from piece to piece of a thread in a phase, and from phase to phase."""
+    """Return the nanoseconds between a thread's pieces in a phase, and between phases."""
     same = (pieces[1:, [Column.THREAD, Column.PHASE]] == pieces[:-1, [Column.THREAD, Column.PHASE]]).all(1)
     claims = (pieces[1:, Column.STARTED] - pieces[:-1, Column.ENDED])[same]
     ended = np.zeros(_PHASES, np.int64)
@@ -143,7 +143,7 @@ def _gaps(pieces: I64) -> tuple[I64, I64]:
 
 
 def _transfer(threads: int, isa: str) -> float:
-    """Seconds in which a thread takes a byte from another core's cache, where it reads or writes it."""
+    """Return the seconds per byte that a thread reads or overwrites in another core's cache."""
     turns = [
         (_copies(_native.ThreadPool(1), isa, threads), _copies(_native.ThreadPool(threads), isa, threads))
         for _ in range(_TURNS)
@@ -154,13 +154,13 @@ def _transfer(threads: int, isa: str) -> float:
 
 
 def _busy(pieces: I64) -> float:
-    """Nanoseconds that all threads compute in a phase, the median of all phases."""
+    """Return the nanoseconds that all threads together compute in a phase: the median over phases."""
     times = pieces[:, Column.ENDED] - pieces[:, Column.STARTED]
     return float(np.median(np.bincount(pieces[:, Column.PHASE], times)))
 
 
 def _share_away(pieces: I64) -> float:
-    """The share of rows that another thread wrote in the phase before."""
+    """Return the share of rows that another thread wrote in the previous phase."""
     writers = np.zeros((_PHASES, _ROWS), np.int64)
     for piece in pieces:
         rows = slice(piece[Column.BEGIN], piece[Column.END])

@@ -1,4 +1,4 @@
-"""Adding the runs of one plan to a trace."""
+"""Recording of the runs of one plan in a trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Tracer", "traced_step"]
 
 
 class Tracer:
-    """The runs of a plan, whose `steps` are those of the native one."""
+    """Recorder of a plan's runs. `steps` are the steps of the native plan."""
 
     def __init__(self, trace: PlanTrace, steps: Sequence[TracedStep], plan: _native.Plan) -> None:
         self._trace = trace
@@ -25,15 +25,15 @@ class Tracer:
         plan.trace()
 
     def launch(self, sizes: Mapping[str, int]) -> None:
-        """A run begins."""
+        """Record that a run begins."""
         self._sizes, self._launched = sizes, _native.steady_nanoseconds()
 
     def join(self) -> None:
-        """The caller begins to compute, too."""
+        """Record that the caller begins to compute as well."""
         self._joined = _native.steady_nanoseconds()
 
     def end(self) -> None:
-        """The run is computed."""
+        """Record that the run is computed."""
         ended = _native.steady_nanoseconds()
         pieces = self._plan.pieces()
         self._trace.runs.append(
@@ -81,7 +81,7 @@ def _words(matrices: Sequence[_native.WeightMatrix]) -> str:
 
 
 def _row_share(call: Call, matrices: Sequence[_native.WeightMatrix]) -> float:
-    """The share of the matrices that one row reads: of a table one row, of experts those that it chooses."""
+    """Return the share of the matrices that one row reads: one row of a table, or the chosen experts."""
     if call.step == "embedding":
         return 1 / matrices[0].rows
     return call.arguments["count"] / len(matrices) if len(matrices) > 1 else 1.0

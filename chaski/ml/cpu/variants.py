@@ -1,10 +1,10 @@
-"""Variants of kernels: which ones this machine measured to be the fastest, from one process to the next.
+"""The fastest variants of kernels on this machine, measured once and kept for later processes.
 
-Kernels leave open how far ahead they ask for weights and how many panels they unpack at once, as no choice
-changes a bit of a result (`native/include/variants.h`). Models measure the variants while they compute, and
-the picks are kept in a small file, by processor, instruction set, number of threads and version. Small
-models, which lie in the processor's caches at least in part, have their own picks. A file that is damaged,
-or of another version, counts as none.
+Kernel variants differ in how far ahead they prefetch weights and in how many panels they unpack at once; no
+choice changes a bit of a result (`native/include/variants.h`). Models measure the variants while they
+compute, and a small file keeps the picks by processor, instruction set, number of threads and version. Small
+models, which fit at least partly into the processor's caches, have separate picks. A file that is damaged or
+of another version is ignored.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from chaski.ml.machine import cpu_model
 __all__ = ["KernelVariants", "Picks", "variants_file"]
 
 Picks = dict[str, dict[str, str]]
-"""Names of variants by the type of weights, small models' apart, and the class of numbers of tokens."""
+"""Names of variants by type of weights (small models' types are separate) and class of token counts."""
 
-# Bytes of weights of a large model, and the name for the types of weights of small ones.
+# Bytes of weights from which on a model is large, and the suffix for the weight types of small models.
 _LARGE = 256 << 20
 _SMALL = " in small models"
 
 
 class KernelVariants:
-    """The picks of one backend: read when it opens, kept whenever one more is measured."""
+    """The picks of one backend, read when it opens and saved whenever another one is measured."""
 
     def __init__(self, wanted: str, isa: str, threads: int) -> None:
-        """`wanted`: `measured`, `first` (of each list, nothing is measured) or `random:SEED`, for tests."""
+        """`wanted`: `measured`; for tests `first` (of each list, without measuring) or `random:SEED`."""
         seed = int(wanted.removeprefix("random:")) if wanted.startswith("random:") else None
         self._of_models = {suffix: _native.VariantPicks(isa, seed) for suffix in ("", _SMALL)}
         self._is_kept = wanted == "measured"
@@ -62,7 +62,7 @@ class KernelVariants:
         return picks
 
     def keep(self) -> None:
-        """Write the file if there is something new. Where that cannot be done, the next process measures."""
+        """Write the file if there are new picks. If that fails, the next process measures again."""
         measured = sum(native.measured for native in self._of_models.values())
         if not self._is_kept or measured == self._measured:
             return
@@ -79,7 +79,7 @@ def variants_file() -> Path:
 
 
 def _read(path: Path) -> dict[str, Picks]:
-    """All machines' picks in the file; none if it is damaged or of another version."""
+    """Return all machines' picks in the file; none if it is damaged or of another version."""
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(1 << 20))
@@ -105,7 +105,7 @@ def _are_picks(machines: object) -> TypeGuard[dict[str, Picks]]:
 
 
 def _write(path: Path, machines: Mapping[str, Picks]) -> None:
-    """Replace the file at once."""
+    """Replace the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:

@@ -1,4 +1,4 @@
-"""Matrices as they are in their files: where each one is, and whether the files are still the same."""
+"""Matrices in their files: where each matrix is, and whether the files have changed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["StoredMatrix", "WeightFiles", "laid_out_type", "unreadable"]
 
 
 def laid_out_type(type: QuantType) -> QuantType:
-    """Return the type of a tensor's panels: kernels have one order of the codes in a block."""
+    """Return the type of a tensor's panels: kernels support one order of the codes in a block."""
     return QuantType.MXFP4 if type is QuantType.MXFP4_INTERLEAVED else type
 
 
 class StoredMatrix(Struct, frozen=True):
-    """A matrix of a file, the `index`-th of those of its tensor, and where it goes in the weights' memory."""
+    """A matrix of a file, the `index`-th of its tensor, and its place in the weights' memory."""
 
     weight: Weight
     info: TensorInfo
@@ -34,7 +34,7 @@ class StoredMatrix(Struct, frozen=True):
 
     @property
     def type(self) -> QuantType:
-        """The type that it has when it is laid out."""
+        """The type of the matrix after it is laid out."""
         return laid_out_type(self.info.type)
 
     @property
@@ -43,17 +43,17 @@ class StoredMatrix(Struct, frozen=True):
 
     @property
     def place(self) -> int:
-        """The place of its first byte in the file."""
+        """The offset of its first byte in the file."""
         return self.info.offset + (self.index * self.info.strides[0] if len(self.info.shape) > 2 else 0)
 
     @property
     def stride(self) -> int:
-        """Bytes from one row to the next in the file; rows of others may lie between."""
+        """Bytes from one row to the next in the file; rows of other matrices may lie between them."""
         return self.info.strides[-1]
 
     @property
     def end(self) -> int:
-        """The place after its last byte in the file."""
+        """The offset after its last byte in the file."""
         rows, columns = self.info.shape[-2:]
         return self.place + (rows - 1) * self.stride + row_bytes(self.info.type, columns)
 
@@ -69,13 +69,13 @@ class WeightFiles:
     """The open files of matrices."""
 
     def __init__(self, matrices: Sequence[StoredMatrix]) -> None:
-        """Open them. Raises ModelError for one that cannot be opened."""
+        """Open the files. Raises ModelError for a file that cannot be opened."""
         self._matrices = matrices
         self._files = dict(_opened(matrices))
         self._identity = self._identity_now()
 
     def attach(self, matrices: Sequence[StoredMatrix]) -> None:
-        """Set the addresses of matrices, which are read there until they are laid out."""
+        """Set the addresses at which matrices are read until they are laid out."""
         for matrix in matrices:
             matrix.target.take_from(self._files[matrix.info.path], matrix.place)
 
@@ -85,9 +85,9 @@ class WeightFiles:
         return next(iter(self._files), None)
 
     def key(self, isa: str) -> str:
-        """Return a text that is equal for equal panels: those of the same matrices.
+        """Return a key that is equal for equal panels, which means for the same matrices.
 
-        Another build may lay them out in another way.
+        The key depends on the build, because another build may lay matrices out differently.
         """
         build = Path(_native.__file__).stat()
         order = {path: index for index, path in enumerate(self._files)}
@@ -100,7 +100,7 @@ class WeightFiles:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     def are_in_memory(self, share: float) -> bool:
-        """Return whether the system has that share of them, from the first of the matrices to the last."""
+        """Return whether at least `share` of the range from the first to the last matrix is in memory."""
         for path, file in self._files.items():
             own = [matrix for matrix in self._matrices if matrix.info.path == path]
             begin = min(matrix.place for matrix in own)
@@ -110,7 +110,7 @@ class WeightFiles:
         return True
 
     def read_ahead(self, matrices: Sequence[StoredMatrix]) -> None:
-        """Have the system read these matrices while others are computed or laid out."""
+        """Make the system read these matrices while others are computed or laid out."""
         for matrix in matrices:
             self._files[matrix.info.path].read_ahead(matrix.place, matrix.end - matrix.place)
 
@@ -121,7 +121,7 @@ class WeightFiles:
                 raise unreadable(path, os.strerror(file.error))
 
     def check_unchanged(self) -> None:
-        """Raise ModelError if they have been written to since they were opened."""
+        """Raise ModelError if a file has been written to since it was opened."""
         if self._identity_now() != self._identity:
             names = ", ".join(map(str, self._files))
             raise ModelError(f"{names} changed while the model was being loaded: load it again")

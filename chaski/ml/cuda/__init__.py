@@ -1,4 +1,4 @@
-"""CUDA backend: the kernels of NVIDIA GPUs, which give the bits of the cpu backend."""
+"""CUDA backend: kernels for NVIDIA GPUs, with results that are bit-identical to the cpu backend's."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
 def open(options: BackendOptions, cpu: CPUOptions, gpus: GPUOptions) -> Backend:
-    """Open it on one GPU or several, with the processor where it has some layers.
+    """Open the backend on one or several GPUs, and on the processor if that computes some layers.
 
-    Raises MissingPackageError without NVIDIA's packages, UnsupportedError without a driver or such a GPU.
+    Raises MissingPackageError if NVIDIA's packages are missing, and UnsupportedError if there is no driver or
+    no suitable GPU.
     """
     with _packages():
         from chaski.ml.cuda.driver import open_gpu
@@ -31,7 +32,7 @@ def open(options: BackendOptions, cpu: CPUOptions, gpus: GPUOptions) -> Backend:
 
 
 def gpus() -> Sequence[Device]:
-    """Return the GPUs that can compute, in the driver's order, with their free memory. Raises as `open`."""
+    """Return the suitable GPUs, in the driver's order, with their free memory. Raises as `open` does."""
     with _packages():
         from chaski.ml.cuda.driver import found_gpus
 
@@ -39,7 +40,7 @@ def gpus() -> Sequence[Device]:
 
 
 def is_there() -> bool:
-    """Return whether NVIDIA's packages and a driver are installed. No package is imported for that."""
+    """Return whether NVIDIA's packages and a driver are installed, without importing a package."""
     try:
         if find_spec("cuda.bindings") is None:
             return False

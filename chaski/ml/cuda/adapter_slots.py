@@ -1,4 +1,4 @@
-"""The adapters that a GPU holds: their matrices in panels, and a table that says where each is."""
+"""The adapters on a GPU: their matrices in panels, and a table of the matrices' addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAIR_BYTES = 48
 
 
 class CUDAAdapterSlots:
-    """See `AdapterSlots`. Its address is that of the table, [slot][matrix], which plans read."""
+    """`AdapterSlots` of a GPU. Plans read the table [slot][matrix] at `address`."""
 
     def __init__(self, gpu: GPU, slots: int, matrices: int) -> None:
         self._gpu = gpu
@@ -32,7 +32,7 @@ class CUDAAdapterSlots:
 
     @property
     def address(self) -> int:
-        """Where the table is, which takes its memory when it is first asked for."""
+        """The address of the table. The first access allocates its memory."""
         if self._address == 0:
             self._address = self._gpu.allocate(self._table.nbytes)
             self._upload(self._address, self._table)
@@ -44,7 +44,7 @@ class CUDAAdapterSlots:
 
     @property
     def slots(self) -> int:
-        """How many there are."""
+        """The number of slots."""
         return len(self._table)
 
     @property
@@ -53,7 +53,7 @@ class CUDAAdapterSlots:
         return self._table.nbytes
 
     def width(self, slot: int) -> int:
-        """Floats of t that a row has with the adapter of a slot, for whichever matrix."""
+        """The most floats of t that the adapter of a slot adds to a row, over all matrices."""
         return int(self._widths[slot])
 
     def num_bytes(self, pairs: Mapping[int, LoraMatrices]) -> ByDevice:
@@ -100,7 +100,7 @@ class CUDAAdapterSlots:
         self._gpu.free(self._held.pop(slot)[0])
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         for address, _ in self._held.values():
             self._gpu.free(address)
         self._held.clear()
@@ -109,7 +109,7 @@ class CUDAAdapterSlots:
             self._address = 0
 
     def _write(self, slot: int) -> None:
-        """Update a slot on the device, when nothing computes with it any more."""
+        """Update a slot on the device, once no work computes with it."""
         self._gpu.wait()
         self._upload(self.address + slot * self._table[slot].nbytes, self._table[slot])
 

@@ -39,33 +39,34 @@ __all__ = ["CUDABackend"]
 _ALIGNMENT = 256
 # Bytes of matrices that the host lays out at a time, before they are copied.
 _GROUP = 256 << 20
-# The rule of numbers is that of the native core; what it takes from the host is the host's.
+# The version of this backend's part of the rule. The native core defines most of it, and the host computes
+# some values.
 _RULE = 1
 
 
 class Region:
-    """Memory of the device, of which weights are parts."""
+    """Memory of the device that holds weights."""
 
     def __init__(self) -> None:
         self.address = 0
 
 
 class Vector:
-    """A one-dimensional or plain weight: floats."""
+    """A one-dimensional or plain weight, in floats."""
 
     def __init__(self, region: Region, offset: int) -> None:
         self._region, self.offset = region, offset
 
     @property
     def address(self) -> int:
-        """Its first byte on the device."""
+        """The address of its first byte on the device."""
         return self._region.address + self.offset
 
 
 class CUDABackend:
-    """Computes with kernels that are compiled for the GPU when they are first needed.
+    """A backend on one GPU. Its kernels are compiled when they are first needed.
 
-    Storage, weights and results have the bits of the cpu backend, and so has the host's copy of them.
+    Storage, weights, results and the host's copies of them are bit-identical to the cpu backend's.
     """
 
     name = "cuda"
@@ -77,11 +78,11 @@ class CUDABackend:
     def __init__(
         self, options: BackendOptions, gpu: GPU, host: Backend, users: set[int] | None = None, spared: int = 0
     ) -> None:
-        """Raises UnsupportedError for plain attention.
+        """Create the backend. Raises UnsupportedError for plain attention.
 
-        host  computes what is only to be known there
-        users  the backends on this GPU, of which the last one closes it
-        spared  bytes of the GPU that count as not available
+        host  the backend that computes values which are only needed on the host
+        users  the backends on this GPU; the last one closes it
+        spared  bytes of the GPU that count as unavailable
         """
         if not options.flash_attention:
             raise UnsupportedError(
@@ -159,7 +160,7 @@ class CUDABackend:
         self._gpu.wait_uploads()
 
     def _load_matrices(self, progress: ProgressCallback) -> None:
-        """Lay out groups of matrices on the host, and copy them."""
+        """Lay out groups of matrices on the host and copy them to the device."""
         pool = _native.ThreadPool(usable_processors())
         files = dict(_opened([info for info, _, _ in self._matrices]))
         total = sum(_size(matrix) for _, _, matrix in self._matrices)
@@ -265,7 +266,7 @@ def _size(matrix: Matrix) -> int:
 
 
 def _opened(infos: Sequence[TensorInfo]) -> list[tuple[str, _native.WeightFile]]:
-    """Open the files of tensors. Raises ModelError for one that cannot be opened."""
+    """Open the files of tensors. Raises ModelError for a file that cannot be opened."""
     files = []
     for path in dict.fromkeys(info.path for info in infos):
         try:

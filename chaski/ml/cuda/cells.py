@@ -1,4 +1,4 @@
-"""Cells of a GPU's storage as bytes that the host keeps."""
+"""Copies of the cells of a GPU's storage, as bytes that the host keeps."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ __all__ = ["CUDACells"]
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 
-# Blocks that are on their way to the host at a time.
+# The number of blocks that are copied to the host at the same time.
 _TURNS = 8
 
 
 class _Turn:
-    """Memory of the host that the device copies a block to, until that has gone on to its own memory."""
+    """Host memory that the device copies a block to, until a thread has copied it on to the block."""
 
     def __init__(self) -> None:
         self.staged = np.empty(0, np.uint8)
         self.going_on: Future[None] | None = None
 
     def end(self) -> None:
-        """Wait until the memory may be used again. Raises what the copy raised."""
+        """Wait until the memory may be used again. Raises the error of the copy."""
         going_on, self.going_on = self.going_on, None
         if going_on is not None:
             going_on.result()
 
 
 class CUDACells:
-    """`CellRows`: a block has the cells of one storage after those of another.
+    """`CellRows` of a GPU. A block has the cells of all storages, one storage after the other.
 
-    Blocks go through memory of the device, and through memory of the host that the device copies to and from
-    at full speed. Threads take what was read from there to its block, so that no caller waits for it.
+    Blocks pass through memory of the device, and through memory of the host that the device copies at full
+    speed. Threads copy the data from there to the block, so that no caller waits for that.
     """
 
     def __init__(self, gpu: GPU, storages: Sequence[object]) -> None:
@@ -77,8 +77,8 @@ class CUDACells:
         self._gpu.wait_uploads()
 
     def release(self) -> None:
-        """Give all memory back, once all that was read is in its place."""
-        with suppress(DeviceError):  # what failed there was nobody's yet
+        """Release all memory, after all reads have reached their blocks."""
+        with suppress(DeviceError):  # no caller waits for these copies any more
             self._end()
         if self._threads is not None:
             self._threads.shutdown()
@@ -93,7 +93,7 @@ class CUDACells:
             turn.end()
 
     def _free_turn(self) -> _Turn:
-        """Return the one with the most memory of those that are free, or wait for the first."""
+        """Return the free turn with the most memory, or wait for the turn that was used first."""
         free = [turn for turn in self._turns if turn.going_on is None or turn.going_on.done()]
         turn = max(free, key=lambda turn: turn.staged.size, default=self._turns[0])
         self._turns.remove(turn)
@@ -102,7 +102,7 @@ class CUDACells:
         return turn
 
     def _begin(self, cells: I32, size: int) -> _Turn:
-        """Take memory, and upload `cells` after `size` bytes."""
+        """Allocate memory, and upload `cells` to the place after `size` bytes."""
         needed = aligned(size, 256) + 4 * len(cells)
         turn = self._free_turn()
         try:
@@ -122,12 +122,12 @@ class CUDACells:
         return turn
 
     def _move(self, cells: I32, first: int, room: int, is_write: bool) -> None:
-        """Move cells between the storages and the memory of the device that `_begin` took."""
+        """Move cells between the storages and the device memory that `_begin` allocated."""
         listed = self._address + aligned(self.num_bytes(room), 256)
         at, launches = self._address, []
         for storage in self._storages:
             values = (listed, len(cells), first, room, at, int(is_write), *storage.fields)
-            threads = len(cells) * storage.cell_bytes  # at least as many as a cell has parts
+            threads = len(cells) * storage.cell_bytes  # at least one for each part of each cell
             kernel = self._gpu.kernel(storage.program, "move_cells")
             argument = pack("PqqqPqPqqqq", values)
             launches.append(KernelLaunch(kernel, (-(-threads // 256), 1, 1), 256, 0, argument))
@@ -135,7 +135,7 @@ class CUDACells:
         self._gpu.launch(launches)
 
     def _take(self, wait: Callable[[], None], staged: U8, block: U8, places: slice, room: int) -> None:
-        """Copy places of a block that the device has filled; its other places have no content there."""
+        """Copy the places that the device has filled to a block, and leave its other places as they are."""
         wait()
         if places == slice(0, room):
             block[:] = staged[: len(block)]
@@ -144,7 +144,7 @@ class CUDACells:
             own[:, places] = part[:, places]
 
     def _parts(self, block: U8, room: int) -> Iterator[npt.NDArray[Any]]:
-        """Yield the part of a block for the cells of each storage: (heads, room, bytes)."""
+        """Yield each storage's part of a block: (heads, room, bytes)."""
         begin = 0
         for storage in self._storages:
             for width in storage.widths:

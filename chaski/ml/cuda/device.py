@@ -1,6 +1,6 @@
-"""The parts of a GPU that a plan needs: memory, kernels, and one queue in which all happens in order.
+"""The interface of a GPU that plans need: memory, kernels, and one queue that executes work in order.
 
-`driver.py` has the GPU of this machine. Tests have one that computes on the host.
+`driver.py` implements it for the GPUs of this machine. Tests have a GPU that computes on the host.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ __all__ = ["GPU", "Grid", "Kernel", "KernelLaunch", "Program", "pack", "ran_out"
 
 U8 = npt.NDArray[np.uint8]
 Grid = tuple[int, int, int]
-"""Blocks of threads along x, y and z."""
+"""The number of thread blocks along x, y and z."""
 
 
 class Program(Struct, frozen=True):
-    """A file of kernels and the macros that it is compiled with."""
+    """A file of kernels, and the macros that it is compiled with."""
 
     file: str
     defines: tuple[tuple[str, str | int], ...] = ()
 
 
 Kernel = Any
-"""A kernel of a compiled program, of which only its GPU knows the form."""
+"""A kernel of a compiled program, in a form that only its GPU knows."""
 
 
 class KernelLaunch(Struct, frozen=True):
     """A kernel with its argument, the bytes of a C struct.
 
-    `is_early`: it may begin before what was launched before it has ended, and waits for that itself.
+    `is_early`: the kernel may begin before earlier launches have ended, and waits for them itself.
     """
 
     kernel: Kernel
@@ -51,77 +51,77 @@ class KernelLaunch(Struct, frozen=True):
 class GPU(Protocol):
     """A device with one queue. All requests are executed in order.
 
-    Its methods raise DeviceError where the device fails, and OutOfMemoryError where memory ends.
+    Its methods raise DeviceError if the device fails, and OutOfMemoryError if its memory runs out.
     """
 
     @property
     def device(self) -> Device:
-        """Its description, and the memory that is available now."""
+        """The description of the device, with the memory that is available now."""
 
     @property
     def rule(self) -> str:
-        """A name for the kind of device, for which programs are compiled."""
+        """The name of the device's architecture, for which programs are compiled."""
 
     @property
     def shared_memory(self) -> int:
-        """How many bytes of shared memory a block of threads may have."""
+        """The bytes of shared memory that a thread block may use."""
 
     def allocate(self, size: int) -> int:
-        """Take memory -> its address, a multiple of 256. Its content is undefined."""
+        """Allocate memory -> its address, a multiple of 256. The content is undefined."""
 
     def free(self, address: int) -> None:
-        """Give memory back that `allocate` took."""
+        """Free memory that `allocate` returned."""
 
     def zero(self, address: int, size: int) -> None:
         """Fill memory with zeros."""
 
     def staging(self, size: int) -> U8:
-        """Take memory of the host that `upload` copies from at full speed, and `fetch` to.
+        """Allocate host memory that `upload` copies from, and `fetch` copies to, at full speed.
 
-        It is given back with the array, which must live until the copy is done.
+        The memory is freed with the array, which must live until the copy is done.
         """
 
     def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
-        """Copy a part of such memory to the device. It must stay as it is until `wait_uploads` returns."""
+        """Copy a part of `staging` memory to the device. It must not change until `wait_uploads` returns."""
 
     def wait_uploads(self) -> None:
-        """Wait until all uploads so far are copied."""
+        """Wait until all uploads so far are complete."""
 
     def fetch(self, address: int, staged: npt.NDArray[Any]) -> None:
-        """Begin to copy memory to a part of what `staging` gave, after all earlier work.
+        """Begin to copy device memory to a part of `staging` memory, after all earlier work.
 
-        It has arrived when `wait`, or the function that `mark` returned, returns.
+        The copy is complete when `wait`, or a function that `mark` returned afterwards, returns.
         """
 
     def mark(self) -> Callable[[], None]:
-        """Return what waits until all that was asked for so far is done, which any thread may call once."""
+        """Return a function that waits until all requests so far are done. Any thread may call it once."""
 
     def prepare(self, programs: Iterable[Program]) -> None:
         """Compile programs, several at a time."""
 
     def kernel(self, program: Program, name: str) -> Kernel:
-        """Compile a program, if that was not done yet -> one of its kernels."""
+        """Compile a program unless it is compiled -> one of its kernels."""
 
     def record(self, launches: Sequence[KernelLaunch]) -> object:
-        """Make one thing of launches that follow each other, to be run many times."""
+        """Record consecutive launches as one unit of work that can be run many times."""
 
     def run(self, recorded: object) -> None:
         """Begin to compute recorded work."""
 
     def launch(self, launches: Sequence[KernelLaunch]) -> None:
-        """Begin to compute work that is not worth recording: it may not come again."""
+        """Begin to compute launches that are not recorded, because they may not repeat."""
 
     def wait(self) -> None:
         """Wait until everything is computed."""
 
     def close(self) -> None:
-        """Give back all that it holds. Nothing may be asked for after that."""
+        """Release everything that the GPU holds. No method may be called afterwards."""
 
 
 def ran_out(error: OutOfMemoryError) -> DeviceError:
-    """The error for memory that ended after loading, where all that is needed was counted."""
+    """Return the error for running out of memory after loading, when all needed memory was reserved."""
     return DeviceError(
-        f"the GPU ran out of memory while it computed, as others have taken what was free: {error}"
+        f"the GPU ran out of memory while it computed, because other processes took the free memory: {error}"
     )
 
 

@@ -1,7 +1,7 @@
 """The NVIDIA GPU of this machine, through NVIDIA's own Python packages.
 
-The runtime compiler compiles kernels for the present device, and a folder of the user's cache keeps them.
-Every error of the driver becomes a ChaskiError.
+The runtime compiler compiles kernels for the device, and a folder in the user's cache keeps the code. Every
+error of the driver becomes a ChaskiError.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ U8 = npt.NDArray[np.uint8]
 _LEAST_CAPABILITY = (8, 0)
 
 
-# Which GPU the calls of a thread go to.
+# The GPU that each thread's driver calls go to.
 _current = threading.local()
-# The only GPU, where it was opened to look at it: opening takes some tenths of a second.
+# The only GPU, if `found_gpus` has opened it: opening takes some tenths of a second.
 _looked_at: dict[int, DriverGPU] = {}
 
 
 def open_gpu(number: int = 0) -> DriverGPU:
     """Open a GPU by its number.
 
-    Raises UnsupportedError without a driver, without that GPU, or where it is too old; MissingPackageError
-    without the runtime compiler.
+    Raises UnsupportedError if there is no driver or no such GPU, or if the GPU is too old, and
+    MissingPackageError if the runtime compiler is missing.
     """
     count = _count()
     if number >= count:
@@ -61,7 +61,7 @@ def open_gpu(number: int = 0) -> DriverGPU:
 
 
 def found_gpus() -> Sequence[Device]:
-    """Return the GPUs that are new enough, as they are now. Raises as `open_gpu` where there is none."""
+    """Return the GPUs that are new enough, in their present state. Raises as `open_gpu` without any."""
     found: list[Device] = []
     refused: UnsupportedError | None = None
     count = _count()
@@ -75,14 +75,14 @@ def found_gpus() -> Sequence[Device]:
         if count == 1:
             _looked_at[number] = gpu
         else:
-            gpu.close()  # an open one takes memory, also where it is not used
+            gpu.close()  # an open GPU takes memory even if it is not used
     if not found:
         raise refused or UnsupportedError("there is no GPU: the NVIDIA driver shows none to this process")
     return found
 
 
 def _count() -> int:
-    """The number of GPUs that the driver shows."""
+    """Return the number of GPUs that the driver shows."""
     try:
         (status,) = driver.cuInit(0)
         if status != driver.CUresult.CUDA_SUCCESS:
@@ -103,7 +103,7 @@ def _count() -> int:
 
 
 class DriverGPU:
-    """A GPU and one stream on it. Its methods may be called by one thread at a time, whichever it is."""
+    """A GPU and one stream on it. Any thread may call its methods, but only one at a time."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -223,7 +223,7 @@ class DriverGPU:
         return recorded
 
     def _config(self, launch: KernelLaunch) -> Any:
-        """The driver's form of a launch. Older devices know no early ones."""
+        """Return the driver's form of a launch. Older devices do not support early launches."""
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
@@ -262,20 +262,20 @@ class DriverGPU:
         _checked(driver.cuDevicePrimaryCtxRelease(self._handle))
 
     def _wait_for(self, event: Any) -> None:
-        """Wait for an event, and be done with it."""
+        """Wait for an event and destroy it."""
         self._bind()
         _checked(driver.cuEventSynchronize(event))
         _checked(driver.cuEventDestroy(event))
 
     def _unpin(self, address: int) -> None:
-        """Give memory of the host back, unless `close` has."""
+        """Free host memory, unless `close` has done so."""
         if address in self._pinned:
             self._pinned.remove(address)
             self._bind()
             _checked(driver.cuMemFreeHost(address))
 
     def _allow_shared_memory(self, kernel: Any) -> None:
-        """Let a launch ask for as much shared memory as a block of threads may have."""
+        """Allow launches of a kernel to use all the shared memory that a thread block may have."""
         known = driver.CUfunction_attribute
         own = _checked(driver.cuFuncGetAttribute(known.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel))
         most = known.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -285,7 +285,7 @@ class DriverGPU:
         return int(_checked(driver.cuDeviceGetAttribute(attribute, self._handle)))
 
     def _bind(self) -> None:
-        """Make this thread's calls go to the GPU."""
+        """Direct this thread's driver calls to the GPU."""
         if getattr(_current, "gpu", None) is not self:
             _checked(driver.cuCtxSetCurrent(self._context))
             _current.gpu = self
@@ -296,7 +296,7 @@ def _version(capability: tuple[int, int]) -> str:
 
 
 def _checked(result: Sequence[Any], what: str = "a call of the driver") -> Any:
-    """The values that a call returns after its status. Raises the error that the status stands for."""
+    """Return the values of a call after its status. Raises the error that the status stands for."""
     status, *values = result
     if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
         raise OutOfMemoryError(f"the GPU has no room for {what}; use a smaller context or a smaller model")
@@ -312,7 +312,7 @@ def _checked(result: Sequence[Any], what: str = "a call of the driver") -> Any:
 
 
 def _cached_code(program: Program, architecture: str) -> bytes:
-    """The machine code of a program, from the user's cache if it is there."""
+    """Return the machine code of a program, from the user's cache if it contains it."""
     major, minor = nvrtc.nvrtcVersion()[1:]
     name = digest_of(program, architecture, f"{major}.{minor}")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chaski" / "cuda"
@@ -320,7 +320,7 @@ def _cached_code(program: Program, architecture: str) -> bytes:
     with suppress(OSError):
         return path.read_bytes()
     code = compile_program(program, architecture)
-    with suppress(OSError):  # a cache that cannot be written only costs time
+    with suppress(OSError):  # if the cache cannot be written, the next process compiles again
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
             partial.write(code)
@@ -334,9 +334,9 @@ def compile_program(
     options: Sequence[str] = OPTIONS,
     tell: Callable[[str], None] = lambda messages: None,
 ) -> bytes:
-    """Compile a program for an architecture such as `sm_90` -> machine code. It needs no GPU.
+    """Compile a program for an architecture such as `sm_90` -> machine code. This needs no GPU.
 
-    `tell` receives the messages of the compiler. Raises ComputationError with its messages where it fails.
+    `tell` receives the compiler's messages. Raises ComputationError with these messages if compiling fails.
     """
     known = headers()
     status, made = nvrtc.nvrtcCreateProgram(

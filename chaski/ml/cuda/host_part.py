@@ -1,4 +1,4 @@
-"""The nodes of a graph that the host computes, as plans of its backend, and the results that it keeps."""
+"""The nodes of a graph that the host computes, as plans of its backend, and their cached results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["add_host_parts"]
 
 F32 = npt.NDArray[np.float32]
 
-# Positions whose rows are kept: those of a longer text are computed for each batch.
+# The number of positions whose rows are cached. The rows of later positions are computed for each batch.
 _MOST_KEPT = 1 << 17
 
 
 def add_host_parts(graph: Graph, lowering: Lowering, host: Backend) -> list[Derived]:
-    """Compile the results of each input, and place them among the uploads."""
+    """Compile the nodes that depend on each input alone, and place their results among the uploads."""
     by_input: dict[str, list[Tensor]] = {}
     for node in graph.nodes:
         if node.op in HOST_OPERATIONS:
@@ -39,9 +39,9 @@ def add_host_parts(graph: Graph, lowering: Lowering, host: Backend) -> list[Deri
 
 
 class _HostPart:
-    """Computes the nodes that one input has, which is (rows,) positions or (rows, parts) of them.
+    """The nodes that depend on one input: (rows,) positions, or (rows, parts) coordinates.
 
-    The results of a position are the same in every batch, so they are computed once and kept, unless
+    The results of a position are the same in every batch, so they are computed once and cached, unless
     positions have several parts.
     """
 
@@ -61,7 +61,7 @@ class _HostPart:
         self._filled = 0
 
     def make(self, inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
-        """The arrays of all nodes, for a batch."""
+        """Return the arrays of all nodes for a batch."""
         positions = inputs[self._name]
         last = largest_of(positions)
         if not self._keeps or last >= _MOST_KEPT or not len(positions):
@@ -77,7 +77,7 @@ class _HostPart:
         return [launch.rows(str(index)) for index in range(self._count)]
 
     def _fill(self, count: int) -> None:
-        """Compute all rows up to that many, and some ahead."""
+        """Compute all rows up to `count`, and some ahead."""
         end = min(_MOST_KEPT, max(256, 2 * count))
         parts = [self._kept] if self._filled else []
         for begin in range(self._filled, end, self._most):

@@ -1,4 +1,4 @@
-"""Where a model is among the GPUs of a machine and its processor: one GPU, several, or both."""
+"""Placement of a model on the GPUs and the processor of a machine: one GPU, several, or both kinds."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["open_layout"]
 def open_layout(
     open_gpu: Callable[[int], GPU], name: str, options: BackendOptions, cpu: CPUOptions, gpus: GPUOptions
 ) -> Backend:
-    """Open a backend by the name of `open_backend`: `open_gpu` opens a GPU by its number.
+    """Open the backend for a placement. `open_gpu` opens a GPU by its number, `name` is for `open_backend`.
 
     Raises what opening a GPU raises.
     """
 
     def open_on(number: int, options: BackendOptions) -> CUDABackend:
-        # The host computes little of a batch: more threads would only wait for each other.
+        # The host computes little of a batch, so more threads would only wait for each other.
         host = open_backend("cpu", CPUOptions(threads=1, isa=cpu.isa, variants=cpu.variants))
         return CUDABackend(options, open_gpu(number), host, spared=gpus.spared)
 

@@ -1,7 +1,8 @@
-"""One walk over a graph, which becomes steps: kernels with their arguments.
+"""Lowering of a graph to steps, which are kernels with their arguments, in one walk.
 
-Values that depend on nothing but the inputs are computed on the host and uploaded with them: the angles of
-rotary embeddings, whose last bits are those of the host's library, and the lists of work for attention.
+The host computes some values that depend only on the inputs, and uploads them with these: the angles of
+rotary embeddings, so that their last bits come from the host's mathematical library, and attention's lists of
+work.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ __all__ = [
 ]
 
 Sizes = Mapping[str, int]
-"""Run-time dimensions by name -> at most so many rows: the next power of two."""
+"""Run-time dimensions by name -> an upper bound on their rows: the next power of two."""
 
 
 class Addressed(Protocol):
-    """Something with a place on the device, which it has from `load` on."""
+    """An object with a place on the device, which exists after `load`."""
 
     @property
     def address(self) -> int:
-        """Its first byte."""
+        """The address of its first byte."""
 
 
 class Matrix(Struct, frozen=True, eq=False):
@@ -74,7 +75,7 @@ class Matrix(Struct, frozen=True, eq=False):
 
 
 class Staged(Struct, frozen=True, eq=False):
-    """An array that is uploaded before every run: at most `rows` times `width` elements of 4 bytes."""
+    """An array that is uploaded before every run: at most `rows` · `width` elements of 4 bytes."""
 
     rows: int
     width: int
@@ -82,18 +83,18 @@ class Staged(Struct, frozen=True, eq=False):
 
     @property
     def size(self) -> int:
-        """Bytes of all rows."""
+        """The bytes of all rows."""
         return 4 * self.rows * self.width
 
 
 class Constant(Struct, frozen=True, eq=False):
-    """An array that all runs read."""
+    """An array that is the same in all runs."""
 
     array: npt.NDArray[Any]
 
 
 class Count(Struct, frozen=True):
-    """The place of a dimension's size on the device, an int64."""
+    """The address of a dimension's size on the device, an int64."""
 
     dim: str
 
@@ -105,7 +106,7 @@ class Double(Struct, frozen=True):
 
 
 class Quantized(Struct, frozen=True):
-    """Activations as int8; without super-blocks where they come in blocks of 32 alone."""
+    """Activations as int8. `supers` is absent if they are rounded only in blocks of 32."""
 
     values: Buffer
     scales: Buffer
@@ -114,12 +115,12 @@ class Quantized(Struct, frozen=True):
 
     @property
     def fields(self) -> Sequence[Buffer | None]:
-        """The form in which kernels receive it."""
+        """The fields that kernels receive."""
         return self.values, self.scales, self.sums, self.supers
 
 
 class Kernel(Struct, frozen=True):
-    """A kernel in the form that suits the sizes of a run. `is_early`: as of a `KernelLaunch`."""
+    """A kernel in the form for the sizes of a run. `is_early`: see `KernelLaunch`."""
 
     program: Program
     name: str
@@ -130,7 +131,7 @@ class Kernel(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A kernel and its arguments; `choose` returns None where it is not needed for these sizes."""
+    """A kernel and its arguments. `choose` returns None if a run of these sizes does not need it."""
 
     choose: Callable[[Sizes], Kernel | None]
     arguments: Sequence[Any]
@@ -145,13 +146,13 @@ class Check(NamedTuple):
 
 
 Made = tuple[Sequence[npt.NDArray[Any]], Mapping[str, int]]
-"""Arrays, and sizes of new dimensions."""
+"""Arrays, and the sizes of new dimensions."""
 
 
 class Derived(Struct, frozen=True):
-    """Arrays that the host makes of the inputs and sizes: `make` returns them, and sizes of new dimensions.
+    """Arrays that the host makes from the inputs and sizes.
 
-    It raises ValueError for inputs that do not fit.
+    `make` returns them and the sizes of new dimensions. It raises ValueError for inputs that do not fit.
     """
 
     targets: Sequence[Staged]
@@ -159,22 +160,22 @@ class Derived(Struct, frozen=True):
 
 
 _TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32}
-# Products of which one step computes several.
+# Products that one step can compute several of.
 _TOGETHER = ("linear", "expert_linear")
 _FEW = 64
-# Bytes of the numbers of a block of activations and of a super-block, next to the int8 (matmul.h).
+# Bytes per block and per super-block of activations, in addition to the int8 (matmul.h).
 _SCALE_BYTES = _SUM_BYTES = 4
 _SUPER_BYTES = 36
 
 
 class Lowering:
-    """The steps of a graph so far, and what they read.
+    """The steps of a graph so far, and the data that they read.
 
-    `multiprocessors`: how many blocks of threads keep the device busy. `shared_memory`: how many bytes a
-    block of threads may share. `sums`: the products that a sum takes in, each with that sum. `together`:
+    `multiprocessors`: the number of thread blocks that keep the device busy. `shared_memory`: the bytes that
+    a thread block may share. `sums`: the products that are fused with a sum, each with that sum. `together`:
     products that one step computes, by the first of them. `staged`: the uploads. `rounding`: which values
     products read as int8. `checks`, `derived`: the host's work before a run.
-    `shared_parts`: what several nodes have of one thing, by its kind and the node that it is made of.
+    `shared_parts`: objects that several nodes share, by their kind and the node that they are made from.
     """
 
     def __init__(self, graph: Graph, multiprocessors: int, shared_memory: int) -> None:
@@ -196,64 +197,64 @@ class Lowering:
         self._waiting: dict[Tensor, Callable[[], None]] = {}
 
     def place(self, node: Operand) -> Buffer | Staged:
-        """Where the values of a node are."""
+        """Return the place of a node's values."""
         source = source_of(node)
         self.finish(source)
         return self.staged[source] if source in self.staged else self._buffers[source]
 
     def wait_with(self, node: Tensor, emit: Callable[[], None]) -> None:
-        """Leave a node to be computed by `emit` when something reads it, unless `taken` comes before."""
+        """Defer a node: `emit` computes it when another node reads it, unless `taken` is called before."""
         self._waiting[node] = emit
 
     def taken(self, node: Operand) -> bool:
-        """Return whether a node waits; if so, it stops waiting, and the caller computes it."""
+        """Return whether a node is deferred. If so, it no longer is, and the caller must compute it."""
         return self._waiting.pop(source_of(node), None) is not None
 
     def finish(self, *nodes: Tensor) -> None:
-        """Compute nodes now if they wait."""
+        """Compute those of the nodes that are deferred."""
         for node in nodes:
             if node in self._waiting:
                 self._waiting.pop(node)()
 
     @property
     def waiting(self) -> Sequence[Tensor]:
-        """The nodes that wait."""
+        """The nodes that are deferred."""
         return list(self._waiting)
 
     def new(self, node: Tensor) -> Buffer:
-        """Memory for a node; every element has 4 bytes."""
+        """Return memory for a node; every element has 4 bytes."""
         leading = node.shape[0]
         assert isinstance(leading, Dim)
         self._buffers[node] = Buffer(4 * leading.maximum * width(node), width(node))
         return self._buffers[node]
 
     def new_if_read(self, node: Tensor) -> Buffer | None:
-        """Memory for a node whose floats are read, which is not so where products read only integers."""
+        """Return memory for a node's floats; None if nothing reads them, because products read only int8."""
         return self.new(node) if node in self.rounding.floats else None
 
     def dim(self, node: Operand) -> str:
-        """The name of a node's leading dimension."""
+        """Return the name of a node's leading dimension."""
         assert isinstance(node, Tensor)
         leading = node.shape[0]
         assert isinstance(leading, Dim), f"{node.op}: the leading dimension must be a run-time one"
         return leading.name
 
     def count(self, node: Operand) -> Count:
-        """The size of a node's leading dimension, where kernels read it."""
+        """Return the place on the device of the size of a node's leading dimension."""
         return Count(self.dim(node))
 
     def check(self, indices: Operand, limit: int, limit_of: Operand | None = None) -> None:
-        """Refuse runs in which an input holds an index outside of [0, limit)."""
+        """Reject runs in which an input holds an index outside [0, limit)."""
         assert isinstance(indices, Tensor)
         dim = None if limit_of is None else self.dim(limit_of)
         self.checks[Check(indices.attributes["name"], limit, dim)] = None
 
     def step(self, choose: Callable[[Sizes], Kernel | None], *arguments: Any) -> None:
-        """Add a step. Tensors among the arguments mean the memory of their values."""
+        """Add a step. A tensor among the arguments stands for the memory of its values."""
         self.steps.append(Step(choose, [self.place(x) if isinstance(x, Tensor) else x for x in arguments]))
 
     def for_each(self, program: str, kernel: str, node: Operand, elements: int, *arguments: Any) -> None:
-        """Add a step with a thread for each of that many elements of each row of `node`."""
+        """Add a step with a thread for each of `elements` elements of each row of `node`."""
         dim = self.dim(node)
 
         def choose(sizes: Sizes) -> Kernel:
@@ -262,24 +263,24 @@ class Lowering:
         self.step(choose, *arguments)
 
     def activations(self, product: Tensor) -> Tensor:
-        """The node whose rows a product reads: of rows that are sorted for experts, those before sorting."""
+        """Return the node whose rows a product reads: for rows sorted by expert, the node before sorting."""
         source = source_of(product.operands[0])
         return source_of(source.operands[0]) if source in self.rounding.dispatched else source
 
     def is_super(self, node: Tensor) -> bool:
-        """Return whether a node has super-blocks, which no two rows that products read share."""
+        """Return whether a node is rounded in super-blocks, each within one row that products read."""
         return self.rounding.block(self.rounding.columns.get(node, width(node))) == SUPER_BLOCK
 
     def rounding_program(self, program: str, node: Tensor, *defines: tuple[str, str | int]) -> Program:
-        """A program that rounds the rows of a node to int8."""
+        """Return a program that rounds the rows of a node to int8."""
         return Program(program, (*defines, ("CHASKI_SUPER_BLOCKS", int(self.is_super(node)))))
 
     def quantized_with(self, node: Tensor) -> Sequence[Buffer | None]:
-        """Where a step that computes a node puts its int8 form; nowhere if nothing reads that."""
+        """Return the places where a node's step puts its int8 form; all None if nothing reads that."""
         return self._new_quantized(node).fields if node in self.rounding.columns else (None,) * 4
 
     def quantized(self, x: Operand) -> Quantized:
-        """The int8 form of a node. If no earlier step makes it, one is added."""
+        """Return the int8 form of a node; add a step that makes it if no earlier one does."""
         source = source_of(x)
         if source not in self._quantized:
             self._new_quantized(source)
@@ -287,7 +288,7 @@ class Lowering:
         return self._quantized[source]
 
     def round_rows(self, source: Tensor, where: Callable[[Sizes], bool] = lambda sizes: True) -> None:
-        """Add a step that makes the int8 form of a node, of runs with such sizes."""
+        """Add a step that makes the int8 form of a node in the runs whose sizes meet a condition."""
         columns, dim = width(source), self.dim(source)
         program = self.rounding_program("quantize", source)
 
@@ -313,12 +314,12 @@ class Lowering:
 
 
 def matrix_of(product: Tensor) -> Matrix:
-    """The matrix that a node multiplies by, or the first expert's."""
+    """Return the matrix that a node multiplies by, or the first expert's."""
     return matrices_of(product)[0]
 
 
 def matrices_of(product: Tensor) -> Sequence[Matrix]:
-    """The matrix that a node multiplies by, or those of all experts, which lie at equal distances."""
+    """Return the matrix that a node multiplies by, or all experts' matrices, which are equally spaced."""
     return _matrices(matrix_weight(product))
 
 
@@ -330,7 +331,7 @@ def _matrices(weight: Weight) -> Sequence[Matrix]:
 
 
 def vector_of(weight: Operand | None) -> Addressed | None:
-    """The floats of a weight that is a vector, or a plain matrix; None for None."""
+    """Return the floats of a weight that is a vector or a plain matrix; None for None."""
     if weight is None:
         return None
     assert isinstance(weight, Weight)
@@ -341,12 +342,12 @@ def vector_of(weight: Operand | None) -> Addressed | None:
 
 
 def is_quantized(matrix: Matrix) -> bool:
-    """Whether products with a matrix read int8 activations."""
+    """Return whether products with a matrix read int8 activations."""
     return _native.is_quantized(matrix.type)
 
 
 def storage_of(content: Operand) -> KVBuffer:
-    """The buffer that a node returned the content of."""
+    """Return the buffer whose content a node is."""
     assert isinstance(content, Tensor)
     buffer = content.operands[-1]
     assert isinstance(buffer, KVBuffer)
@@ -354,7 +355,7 @@ def storage_of(content: Operand) -> KVBuffer:
 
 
 def staged_for(name: str, node: Tensor) -> Staged:
-    """The place of an array that has the shape of a node."""
+    """Return the place of an array with the shape of a node."""
     leading = node.shape[0]
     assert isinstance(leading, Dim), f"{name}: the leading dimension of an input must be a run-time one"
     return Staged(leading.maximum, width(node), _TYPES[node.dtype])
@@ -367,7 +368,7 @@ def _type_of(weight: Weight) -> QuantType:
 def _groups(
     graph: Graph, rounded: Collection[Tensor], sums: Mapping[Tensor, Tensor]
 ) -> dict[Tensor, list[Tensor]]:
-    """Products of the same activations with matrices of one quantized type, up to three, by the first."""
+    """Return groups of up to three products, by the first: same activations, same quantized matrix type."""
     found: dict[tuple[str, Tensor, int], list[Tensor]] = {}
     groups: dict[Tensor, list[Tensor]] = {}
     for node in graph.nodes:
@@ -380,7 +381,7 @@ def _groups(
 
 
 def largest_of(array: npt.NDArray[np.int32]) -> int:
-    """The largest of numbers read without a sign, so that negative ones are too large; 0 for none."""
+    """Return the largest number; 0 without any. They are read as unsigned: negative ones are too large."""
     size = array.size
     if size > _FEW:
         return int(np.maximum.reduce(array.view(np.uint32), axis=None))
@@ -390,8 +391,8 @@ def largest_of(array: npt.NDArray[np.int32]) -> int:
 
 
 def tasks_of(spans: npt.NDArray[np.int32], chunk: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The chunks of what each token sees -> (tasks, 2) [token, chunk], and (tokens + 1,) each one's first."""
-    if len(spans) == 1:  # most batches of one sequence
+    """Return the chunks that each token sees: (tasks, 2) [token, chunk], and (tokens + 1,) first tasks."""
+    if len(spans) == 1:  # most batches with one sequence have one token
         ((begin, end, first),) = spans.tolist()
         return _tasks_of_one(-(-(first + end - begin) // chunk) - first // chunk)
     first, ends = spans[:, 2], spans[:, 2] + spans[:, 1] - spans[:, 0]
@@ -405,18 +406,18 @@ def tasks_of(spans: npt.NDArray[np.int32], chunk: int) -> tuple[npt.NDArray[np.i
 
 @lru_cache
 def _tasks_of_one(count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The chunks of a token that is alone; a history has the same number of them for many steps."""
+    """Return `tasks_of` a single token. It is cached, because the count of chunks rarely changes."""
     tasks = np.stack([np.zeros(count, np.int32), np.arange(count, dtype=np.int32)], axis=1)
     return tasks, np.array([0, count], np.int32)
 
 
 def sequences_of(spans: npt.NDArray[np.int32]) -> int:
-    """How many runs of neighbours of one sequence there are."""
+    """Return the number of runs of neighbouring tokens of one sequence."""
     return 1 + int(np.count_nonzero(np.diff(spans[:, 0] - spans[:, 2])))
 
 
 def tiles_of(spans: npt.NDArray[np.int32], most: int) -> npt.NDArray[np.int32]:
-    """Neighbours of one sequence, up to that many at a time -> (tiles, 2) [first token, tokens]."""
+    """Group neighbours of one sequence, up to `most` at a time -> (tiles, 2) [first token, tokens]."""
     origins = spans[:, 0] - spans[:, 2]
     is_first = np.concatenate([[True], origins[1:] != origins[:-1]])
     runs = np.flatnonzero(is_first)

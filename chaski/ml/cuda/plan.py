@@ -1,4 +1,4 @@
-"""Plans on a GPU: a graph's kernels, recorded once for each class of sizes, and run with one call."""
+"""Plans on a GPU. A graph's kernels are recorded once per class of sizes and run with one call."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ F32 = npt.NDArray[np.float32]
 _ALIGNMENT = 256
 # Results with rows of up to this many bytes, such as top logits, are copied to the host with each run.
 _SHORT = 4096
-# The copies of this many runs are kept; later ones are made in their places.
+# The copies of this many runs are kept; later copies reuse their memory.
 _COPIES = 2
 
 
 class CUDAPlan:
-    """A graph compiled for one batch size at most, with all the memory that it will ever use.
+    """A graph that is compiled for a largest batch size, with all the memory that it will ever use.
 
-    `host` computes what depends on the inputs only. `not_copied` are the results that stay on the device
-    until they are read.
+    `host` computes the nodes that depend only on the inputs. `not_copied` lists the results that stay on the
+    device until they are read.
     """
 
     def __init__(self, graph: Graph, gpu: GPU, host: Backend) -> None:
@@ -82,9 +82,9 @@ class CUDAPlan:
         self._widths = {name: 4 * width(node) for name, (_, _, node) in self._outputs.items()}
         self._copied = [name for name, row_bytes in self._widths.items() if row_bytes <= _SHORT]
         self.not_copied = [name for name in self._outputs if name not in self._copied]
-        # Memory of the host that results are copied to, by the number of a run's copies.
+        # Host memory that results are copied to, by the result and the number of the run's copies.
         self._landings: dict[tuple[str, int], F32] = {}
-        # After the arena lie constants, and then the uploads.
+        # The constants follow the arena, and the uploads follow the constants.
         staged = [*self._inputs.values(), *(each for one in self._derived for each in one.targets)]
         self._constants, begin = _in_row(_constants(self._steps), arena)
         self._uploads = Uploads(staged, list(self._dims), begin)
@@ -97,7 +97,7 @@ class CUDAPlan:
         keep_in_forks(self, gpu)
 
     def take(self) -> None:
-        """Take the memory."""
+        """Allocate the memory."""
         if self._address:
             return
         self._address = self._gpu.allocate(self.bytes)
@@ -112,7 +112,7 @@ class CUDAPlan:
         self._gpu.wait_uploads()
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         if self._address:
             self._gpu.free(self._address)
             self._address = 0
@@ -152,19 +152,19 @@ class CUDAPlan:
         self._gpu.wait()
 
     def rows(self, output: str, launch: CUDALaunch, begin: int, end: int | None) -> F32:
-        """Fetch rows of a result of a run that is done: a view that the next but one overwrites."""
+        """Fetch rows of a result of a finished run, as a view that the second next run overwrites."""
         try:
             rows = self._landing(output, launch, begin, end)
         except OutOfMemoryError as error:
             raise ran_out(error) from error
         if output in self.not_copied:
-            assert launch is self._newest[-1](), "a result of which the device has the newest only"
+            assert launch is self._newest[-1](), "the device has only the newest run of this result"
             self._fetch(output, rows, begin)
             self._gpu.wait()
         return rows
 
     def _make_way(self) -> None:
-        """Let the next run overwrite the newest results on the device, and older ones on the host."""
+        """Save results that the next run overwrites: the newest on the device, and older ones on the host."""
         launches = [found() for found in self._newest]
         if len(launches) == _COPIES and launches[0] is not None:
             launches[0].keep(self._copied)
@@ -172,20 +172,20 @@ class CUDAPlan:
             launches[-1].overtake(self._gpu.mark)
 
     def _source(self, value: FromLaunch) -> tuple[int, int] | None:
-        """Where the device has what an input comes from, and the elements of a row; None to fetch it."""
+        """Return an input's source on the device, address and row size; None to fetch it instead."""
         launch = value.launch
         if not isinstance(launch, CUDALaunch) or launch.plan._gpu is not self._gpu:
             return None
         return launch.plan._on_device(launch, value.output)
 
     def _on_device(self, launch: CUDALaunch, output: str) -> tuple[int, int] | None:
-        """The address of a result, and the elements of a row; None where a later run has overwritten it."""
+        """Return a result's address, and the elements of a row; None if a later run has overwritten it."""
         if not self._newest or launch is not self._newest[-1]():
             return None
         return self._address_of(self._outputs[output][0]), self._widths[output] // 4
 
     def _landing(self, output: str, launch: CUDALaunch, begin: int, end: int | None) -> F32:
-        """Return where rows of a result go on the host."""
+        """Return the host memory for rows of a result."""
         _, dim, node = self._outputs[output]
         place = output, launch.copies if output in self._copied else 0
         if place not in self._landings:
@@ -203,7 +203,7 @@ class CUDAPlan:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """Its kernels, in order."""
+        """The kernels of the plan, in order."""
         return self._steps
 
     @property
@@ -217,10 +217,10 @@ class CUDAPlan:
     def _read(
         self, inputs: Mapping[str, Input], sizes: dict[str, int]
     ) -> tuple[dict[str, npt.NDArray[Any]], list[npt.NDArray[Any]], dict[int, int]]:
-        """Return the inputs as arrays, and their uploads; their sizes are added to `sizes`.
+        """Return the inputs as arrays, their uploads, and sources on the device; add their sizes to `sizes`.
 
-        The last of what is returned are the addresses of results that elements are taken from, by the numbers
-        of the inputs: see `Uploads.send`.
+        The sources are the addresses of results that elements are taken from, by the numbers of the inputs:
+        see `Uploads.send`.
         """
         arrays: dict[str, npt.NDArray[Any]] = {}
         uploads: list[npt.NDArray[Any]] = []
@@ -229,7 +229,9 @@ class CUDAPlan:
             value = inputs[name]
             size = len(value)
             if sizes.setdefault(dim, size) != size or size > most:
-                raise ValueError(f"input {name}: {size} rows, where {dim} is {sizes[dim]}, at most {most}")
+                raise ValueError(
+                    f"input {name} has {size} rows; it needs {dim} = {sizes[dim]}, at most {most}"
+                )
             source = self._source(value) if isinstance(value, FromLaunch) else None
             if isinstance(value, FromLaunch) and source is not None:
                 sources[len(uploads)], width = source
@@ -265,7 +267,7 @@ class CUDAPlan:
         return launches
 
     def _argument(self, step: Step) -> bytes:
-        """The bytes of the struct that a kernel takes."""
+        """Return the bytes of a kernel's argument struct."""
         format = ""
         values: list[Any] = []
         for argument in step.arguments:
@@ -301,9 +303,9 @@ class CUDAPlan:
 
 
 class CUDALaunch:
-    """A run, whose results lie on the device until the next one, and those that are copied until one more.
+    """A run. Its results stay on the device until the next run, and its copies for one more run.
 
-    `plan` is the one that ran, `sizes` are those of its dimensions, and `copies` says where its copies go.
+    `plan` is the plan that ran, `sizes` are its dimensions, and `copies` is the number of the run's copies.
     """
 
     __slots__ = ("__weakref__", "_dropped", "_kept", "_wait", "copies", "plan", "sizes")
@@ -331,13 +333,13 @@ class CUDALaunch:
         self._dropped.add(output)
 
     def overtake(self, mark: Callable[[], Callable[[], None]]) -> None:
-        """Fetch what only the device has before the next run overwrites it; wait for no more than `mark`."""
+        """Fetch results that only the device has, before the next run overwrites them; wait for `mark`."""
         self.keep(self.plan.not_copied)
         if self._wait is not None:
             self._wait = mark()
 
     def keep(self, outputs: Iterable[str]) -> None:
-        """Keep results that may still be read, before they are overwritten."""
+        """Copy results that may still be read, before they are overwritten."""
         for name in outputs:
             if name not in self._kept and name not in self._dropped:
                 self._kept[name] = self.rows(name).copy()
@@ -345,12 +347,12 @@ class CUDALaunch:
 
 @lru_cache(4096)
 def _class_of(size: int, most: int) -> int:
-    """The next power of two, at most the maximum: kernels are recorded for that many rows."""
+    """Return the number of rows that kernels are recorded for: the next power of two, up to `most`."""
     return min(most, 1 << max(0, size - 1).bit_length())
 
 
 def _alive(steps: Sequence[Step], kept: Iterator[Any] | Any) -> dict[Buffer, tuple[int, int]]:
-    """The first and the last step that touch each buffer; results are alive all the time."""
+    """Return the first and the last step that touch each buffer. Results are alive all the time."""
     last = max(0, len(steps) - 1)
     alive: dict[Buffer, tuple[int, int]] = {each: (0, last) for each in kept if isinstance(each, Buffer)}
     for index, step in enumerate(steps):
@@ -367,7 +369,7 @@ def _constants(steps: Sequence[Step]) -> list[Constant]:
 
 
 def _in_row(constants: Sequence[Constant], begin: int) -> tuple[dict[Constant, int], int]:
-    """Places for arrays one after the other -> the place of each, and the end."""
+    """Place arrays one after the other -> the place of each, and the end."""
     places = {}
     for constant in constants:
         places[constant] = begin

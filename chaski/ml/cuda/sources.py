@@ -1,4 +1,4 @@
-"""The sources of the kernels: files of this folder, and headers that they share with the native core."""
+"""The sources of the kernels: files of the folder `kernels`, and headers of the native core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["KERNELS", "OPTIONS", "digest_of", "headers", "native_headers", "text
 KERNELS = Path(__file__).parent / "kernels"
 
 OPTIONS = ("-std=c++20", "--fmad=false", "-default-device", "-DCHASKI_CUDA", "-DCHASKI_ISA=cuda")
-"""Options of the runtime compiler: no rounding is left out, and functions are the device's."""
+"""Options of the runtime compiler: do not contract multiply-adds, and compile functions for the device."""
 
 _SHARED = (
     "block.h",
@@ -30,14 +30,14 @@ _SHARED = (
 
 
 def native_headers() -> Path:
-    """The folder of the native core's headers: in a wheel next to the kernels, else in the sources."""
+    """Return the folder of the native core's headers: next to the kernels in a wheel, else in the sources."""
     installed = KERNELS / "native"
     return installed if installed.exists() else Path(__file__).parents[3] / "native" / "include"
 
 
 @cache
 def headers() -> Mapping[str, str]:
-    """Every header that kernels include, by name -> its text."""
+    """Return the text of every header that kernels include, by its name."""
     own = {path.name: path.read_text() for path in sorted(KERNELS.glob("*.h"))}
     standard = {path.name: path.read_text() for path in sorted((KERNELS / "std").iterdir())}
     return own | standard | {name: (native_headers() / name).read_text() for name in _SHARED}
@@ -45,11 +45,11 @@ def headers() -> Mapping[str, str]:
 
 @cache
 def text_of(file: str) -> str:
-    """The text of a file of kernels."""
+    """Return the text of a file of kernels."""
     return (KERNELS / f"{file}.cu").read_text()
 
 
 def digest_of(program: Program, *parts: str) -> str:
-    """Return a digest of the sources of a program; `parts` are the other inputs of its compilation."""
+    """Return a digest of a program's sources. `parts` are the other inputs of its compilation."""
     texts = (repr(program), text_of(program.file), *headers().values(), *OPTIONS, *parts)
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:32]

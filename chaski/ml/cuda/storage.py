@@ -1,4 +1,4 @@
-"""Keys and values of a layer on a GPU, laid out as the native core lays them out."""
+"""Keys and values of a layer on a GPU, in the layout of the native core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["KVStorage", "num_bytes"]
 
 
 class KVStorage:
-    """Storage that is taken when the model is loaded."""
+    """Storage whose memory is allocated when the model is loaded."""
 
     def __init__(self, gpu: GPU, role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> None:
         self.cells, self.heads, self.size, self.dtype = cells, heads, size, dtype
@@ -25,29 +25,29 @@ class KVStorage:
 
     @staticmethod
     def of(buffer: KVBuffer) -> KVStorage:
-        """The storage of a buffer. Raises UnsupportedError for what kernels do not have yet."""
+        """Return a buffer's storage. Raises UnsupportedError for types that kernels do not support yet."""
         assert isinstance(buffer.handle, KVStorage), "a buffer of another backend"
         return buffer.handle
 
     @property
     def type_name(self) -> str:
-        """The type as kernels name it."""
+        """The type's name in kernels."""
         return f"DType::{self.dtype.name}"
 
     @property
     def program(self) -> Program:
-        """The kernels that write it."""
+        """The kernels that write the storage."""
         return Program("storage", (("CHASKI_STORED", self.type_name),))
 
     @property
     def fields(self) -> tuple[int, ...]:
-        """The form in which kernels receive it."""
+        """The fields that kernels receive."""
         self.take()
         return self.address, self.cells, self.heads, self.size, int(self.in_panels)
 
     @property
     def widths(self) -> Sequence[int]:
-        """Bytes of each part that the host keeps of a row: its elements, and its scale if it has one."""
+        """Bytes of each part of a row that the host keeps: its elements, and its scale if it has one."""
         if self.dtype is DType.I16:
             return 2 * self.size, 4
         type = QuantType[self.dtype.name]
@@ -55,23 +55,23 @@ class KVStorage:
 
     @property
     def cell_bytes(self) -> int:
-        """Bytes that the host keeps of a cell."""
+        """Bytes of a cell that the host keeps."""
         return self.heads * sum(self.widths)
 
     def take(self) -> None:
-        """Take the memory, with zeros in it."""
+        """Allocate the memory and fill it with zeros."""
         if self.address == 0:
             self.address = self._gpu.allocate(self.bytes)
             self._gpu.zero(self.address, self.bytes)
 
     def release(self) -> None:
-        """Give it back."""
+        """Free the memory."""
         if self.address != 0:
             self._gpu.free(self.address)
             self.address = 0
 
 
 def num_bytes(role: KVRole, cells: int, heads: int, size: int, dtype: DType) -> int:
-    """Bytes of a storage. Raises UnsupportedError for sizes of heads that the type cannot have."""
+    """Return the bytes of a storage. Raises UnsupportedError for head sizes that the type does not allow."""
     type = int(stored_type(role, size, dtype))
     return _native.kv_storage_bytes(cells, heads, size, type, role is KVRole.KEYS) + 64

@@ -1,6 +1,6 @@
-"""A batch is uploaded as one copy of all its arrays, which a kernel takes to their places.
+"""Upload of a batch: one copy of all its arrays, which a kernel then distributes to their places.
 
-Elements that an earlier run found are on the device already: the kernel reads them where they are.
+Elements that an earlier run computed are already on the device, and the kernel reads them there.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from chaski.ml.cuda.lowering import Staged
 __all__ = ["Uploads"]
 
 _ALIGNMENT = 256
-# An entry of the list in front has four numbers: where an array begins, how many words it has, the address
-# that they go to, and the address of a result that some of them are read from, or 0.
+# An entry of the leading list has four numbers: where an array begins, its number of words, its target
+# address, and the address of a result that some of the words are read from, or 0.
 _ENTRY = 4
 _PROGRAM = Program("unpack")
 
 
 class Uploads:
-    """Places for arrays on the device, one after the other from `begin` on, and after them for their copy.
+    """Places for arrays on the device, consecutive from `begin` on, followed by a place for their copy.
 
-    The sizes of dimensions are the first array. All elements have four bytes.
+    The first array contains the sizes of dimensions. All other elements have four bytes.
     """
 
     def __init__(self, staged: Sequence[Staged], dims: Sequence[str], begin: int) -> None:
@@ -45,7 +45,7 @@ class Uploads:
         self.end = end + self._list_bytes + (end - begin)
 
     def take(self, gpu: GPU, address: int) -> None:
-        """Take memory of the host. `address` is that of the device's memory, in which all places are."""
+        """Allocate host memory. `address`: the start of the device memory that contains all places."""
         self._gpu, self._address = gpu, address + self._packed_at
         self._memory = gpu.staging(self.end - self._packed_at)
         self._bytes = self._memory.data
@@ -54,10 +54,10 @@ class Uploads:
     def send(
         self, arrays: Sequence[npt.NDArray[Any]], sizes: Mapping[str, int], sources: Mapping[int, int]
     ) -> None:
-        """Copy sizes and arrays to the device, when those before are copied: all arrays, in their order.
+        """Copy the sizes and all arrays, in order, to the device, once the previous copy is complete.
 
-        sources: by the number of an array an address, where there are floats. An element -1 - i of that array
-        stands for the i-th of them, as an integer.
+        sources: the address of floats on the device for an array's number. An element -1 - i of that array
+        stands for the i-th of these floats, as an integer.
         """
         parts = [self._counts.pack(*[sizes[name] for name in self._dims])]
         parts += [array.tobytes() for array in arrays]
@@ -68,14 +68,14 @@ class Uploads:
             entries += end, size // 4, target, 0
             end += size
         for number, source in sources.items():
-            entries[_ENTRY * (number + 2) - 1] = source  # the sizes are the first
+            entries[_ENTRY * (number + 2) - 1] = source  # entry 0 is for the sizes
         self._gpu.wait_uploads()
         self._list.pack_into(self._bytes, 0, *entries)
         self._bytes[self._list_bytes : end] = b"".join(parts)
         self._gpu.upload(self._address, self._memory[:end])
 
     def launch(self) -> KernelLaunch:
-        """The kernel that takes all arrays to their places."""
+        """Return the kernel that copies all arrays to their places."""
         argument = pack("P", (self._address,))
         kernel = self._gpu.kernel(_PROGRAM, "unpack")
         return KernelLaunch(kernel, (8, len(self.places) + 1, 1), 256, 0, argument)

@@ -1,4 +1,4 @@
-"""Attention as models call it: store this batch's keys and values, look at all that each token sees."""
+"""Attention for models: store this batch's keys and values, then attend to all visible tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["History", "SharedHistory", "attend", "attention"]
 
 
 class History(Protocol):
-    """A layer's cache of keys and values, as attention uses it; `chaski.kvcache.LayerCache` is one."""
+    """The interface of a layer's cache of keys and values, such as `chaski.kvcache.LayerCache`."""
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
         """Store k and v of this batch; return all keys, all values, and the mask."""
 
 
 class SharedHistory:
-    """A layer's history that layers after it read as well: the first one stores, the others `attend`."""
+    """A history that several layers share. The first one stores to it, and the others `attend`."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -29,7 +29,7 @@ class SharedHistory:
         return self._stored
 
     def read(self) -> tuple[Tensor, Tensor, AnyMask]:
-        """Return what `update` has returned."""
+        """Return the result of the last `update`."""
         assert self._stored is not None, "the layer that stores comes first"
         return self._stored
 
@@ -45,16 +45,16 @@ def attention(
     softcap: float = 0.0,
     bias: ops.DistanceBias | None = None,
 ) -> Tensor:
-    """softmax(scale · q kᵀ + bias) v over what each token sees -> (n, heads · value size).
+    """Return softmax(scale · q kᵀ + bias) v over the tokens that each token sees -> (n, heads · value size).
 
     q (n, heads, size), k (n, kv_heads, size), v (n, kv_heads, value size): each group of heads/kv_heads query
     heads shares a key/value head (Ainslie et al. 2023).
-    sinks (heads,): a learned score of each head that takes its share of the softmax and has no value, so that
-    a head may look at nothing (gpt-oss; Xiao et al. 2023).
-    softcap: scores become softcap · tanh(score / softcap), before sinks; 0 leaves them (Gemma 2).
-    bias: numbers for the distance of a key; without one, the score is that of the product alone.
+    sinks (heads,): a learned score of each head that takes part in the softmax without a value, so that a
+    head may attend to nothing (gpt-oss; Xiao et al. 2023).
+    softcap: scores become softcap · tanh(score / softcap), before sinks; 0 leaves them unchanged (Gemma 2).
+    bias: numbers that are added to scores by the distance of a key; None adds nothing.
 
-    Whether it is computed in the fused or the plain form is the backend's affair, see `BackendOptions`.
+    The backend decides whether to compute the fused or the plain form, see `BackendOptions`.
     """
     return attend(q, history.update(k, v), scale=scale, sinks=sinks, softcap=softcap, bias=bias)
 
@@ -68,7 +68,7 @@ def attend(
     softcap: float = 0.0,
     bias: ops.DistanceBias | None = None,
 ) -> Tensor:
-    """Look at keys and values that are stored, as `attention` does after `History.update`."""
+    """Attend to stored keys and values, as `attention` does after `History.update`."""
     keys, values, mask = stored
     attended = ops.attention(q, keys, values, mask, scale, sinks, softcap, bias)
     heads, value_size = attended.shape[1:]

@@ -1,4 +1,4 @@
-"""The layers that most architectures share. How they are wired is written out in each architecture."""
+"""The layers that most architectures share. Each architecture connects them explicitly."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Linear(Module):
 
 
 class ConvKernel(Module):
-    """The filters of a convolution over tokens, one of `taps` for each channel, for `ops.short_conv`."""
+    """The filters of a convolution over tokens, with `taps` elements per channel, for `ops.short_conv`."""
 
     def __init__(self, channels: int, taps: int) -> None:
         self.weight = Weight((channels, taps), host=True)
 
 
 class TransposedLinear(Module):
-    """y = x · weight, for a matrix that files hold transposed: one row for each element that goes in."""
+    """y = x · weight, for a matrix that files store transposed: one row per input element."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         self.weight = Weight((in_features, out_features), plain=True, split=1)
@@ -53,7 +53,7 @@ class TransposedLinear(Module):
 
 
 class PatchEmbedding(Linear):
-    """A convolution whose windows touch is a product with each patch; files have its kernel as one.
+    """A convolution with adjacent windows, computed as a product with each patch. Files store its kernel.
 
     Patches are (n, 3 · patch_size²), color by color.
     """
@@ -133,6 +133,6 @@ class SwiGLU(Module):
 
 
 class FusedGLU(SwiGLU):
-    """The same of files that call the rows of gate and up together `ffn_up`."""
+    """`SwiGLU` for files that store the rows of gate and up together as `ffn_up`."""
 
     joined = Joined("ffn_up", ("ffn_gate", "ffn_up"))

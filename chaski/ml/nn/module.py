@@ -2,7 +2,7 @@
 
 `self.attn_q = Linear(…)` inside `self.blk[3]` is bound to `blk.3.attn_q.weight`. A module whose class sets
 `inline` adds no component to the name, because GGUF has none there (`blk.3.attn.attn_q` does not exist). A
-file may hold the rows of several parts in one tensor where the module says so: see `joined`.
+file may store the rows of several parts in one tensor if the module allows it: see `joined`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["Joined", "Module"]
 
 
 class Joined(Struct, frozen=True):
-    """One tensor of a file instead of several: `whole` holds the rows of `parts`, one part after the other.
+    """One tensor of a file instead of several: `whole` contains the rows of `parts`, one after the other.
 
-    Both are names of modules: `blk.3.attn_qkv.weight` stands for `blk.3.attn_q.weight` and the others.
+    All are names of modules: `blk.3.attn_qkv.weight` replaces `blk.3.attn_q.weight` and the other parts.
     """
 
     whole: str
@@ -32,13 +32,13 @@ class Module:
 
     inline: ClassVar[bool] = False
     joined: ClassVar[Joined | None] = None
-    """Joined tensors that files may hold in place of some attributes."""
+    """Joined tensors that files may contain instead of some attributes."""
 
     unused: tuple[str, ...] = ()
-    """Beginnings of names of tensors that files may have here, and that nothing is computed with."""
+    """Prefixes of names of tensors that files may contain here but that the module does not use."""
 
     def weights(self, prefix: str = "") -> Iterator[tuple[str, Weight]]:
-        """Every weight of the tree with the name that it must have in the file."""
+        """Yield every weight of the tree with the name that it must have in the file."""
         for path, value in self._parts(prefix):
             if isinstance(value, Weight):
                 yield path, value
@@ -46,7 +46,7 @@ class Module:
                 yield from value.weights(path)
 
     def joined_weights(self, prefix: str = "") -> Iterator[tuple[str, list[tuple[str, Weight]]]]:
-        """Every joined tensor that the file may have, with the weights that it holds in their order."""
+        """Yield every joined tensor that the file may contain, with its weights in order."""
         if self.joined is not None:
             start = f"{prefix}." if prefix else ""
             for kind in ("weight", "bias"):
@@ -57,7 +57,7 @@ class Module:
                 yield from value.joined_weights(path)
 
     def unused_names(self, prefix: str = "") -> Iterator[str]:
-        """Beginnings of the names of all tensors that the file may have and the tree does not use."""
+        """Yield prefixes of the names of all tensors that the file may contain and the tree does not use."""
         start = f"{prefix}." if prefix else ""
         yield from (f"{start}{name}" for name in self.unused)
         for path, value in self._parts(prefix):

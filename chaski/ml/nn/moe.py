@@ -1,4 +1,4 @@
-"""A mixture of experts instead of the feed-forward block: what varies between models are parameters."""
+"""A mixture of experts instead of the feed-forward block. Parameters cover the differences of models."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["ExpertLinear", "GatedSharedExpert", "MoE", "MoEWithSharedExpert", "R
 class RouterConfig(Struct, frozen=True):
     """Configuration of the choice of a token's experts; see `router`.
 
-    has_bias       the file has a bias that takes part in the choice only (`exp_probs_b`)
-    weighs_inputs  weights multiply what goes into an expert, not what comes out of it (Llama 4)
+    has_bias       the file has a bias that affects only the choice (`exp_probs_b`)
+    weighs_inputs  weights multiply an expert's input instead of its output (Llama 4)
     """
 
     num_experts: int
@@ -32,14 +32,14 @@ class RouterConfig(Struct, frozen=True):
 
 
 class _Bias(Module):
-    """GGUF calls it `exp_probs_b.bias`."""
+    """The bias of the choice, `exp_probs_b.bias` in GGUF."""
 
     def __init__(self, size: int, optional: bool) -> None:
         self.bias = Weight((size,), optional)
 
 
 class ExpertLinear(Module):
-    """The same layer of all experts, one matrix for each. The bias is used when the file has one."""
+    """One linear layer of all experts, with a matrix for each. The bias is used when the file has one."""
 
     def __init__(self, num_experts: int, in_features: int, out_features: int) -> None:
         self.weight = Weight((num_experts, out_features, in_features), split=0)
@@ -50,9 +50,9 @@ class ExpertLinear(Module):
 
 
 class MoE(Module):
-    """Gated feed-forward blocks of `hidden` elements, of which each token goes through a few.
+    """A mixture of gated feed-forward blocks of `hidden` elements. Each token uses a few of them.
 
-    `activation` makes one of gate and up. The experts are chosen by x, or by a `chooser` in its place.
+    `activation` combines gate and up. The router reads x, or `chooser` instead.
     """
 
     inline = True
@@ -82,7 +82,7 @@ class MoE(Module):
         return combine(self.ffn_down_exps(hidden, groups), groups, None if config.weighs_inputs else routes)
 
     def routes(self, x: Tensor) -> Tensor:
-        """The experts of each token and their weights (n, 2, used)."""
+        """Return the experts of each token and their weights (n, 2, used)."""
         config = self._router
         return router(
             self.ffn_gate_inp(x),
@@ -109,7 +109,7 @@ class SharedExpert(Module):
 
 
 class MoEWithSharedExpert(Module):
-    """The sum of a token's chosen experts and of the shared expert."""
+    """The sum of a token's chosen experts and the shared expert."""
 
     inline = True
 
@@ -129,7 +129,7 @@ class GatedSharedExpert(SharedExpert):
         self.ffn_gate_inp_shexp = _Logit(size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        routes = router(self.ffn_gate_inp_shexp(x), 1, Gating.SIGMOID)  # to the only one there is
+        routes = router(self.ffn_gate_inp_shexp(x), 1, Gating.SIGMOID)  # to the only expert
         return ops.scale_rows(super().__call__(x), ops.slice(routes.reshape(2), 1, 1))
 
 

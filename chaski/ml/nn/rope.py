@@ -1,4 +1,4 @@
-"""Rotary position embedding: which frequencies a model turns its heads with."""
+"""Frequencies of rotary position embeddings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class RopeFactors(Module):
-    """Optional divisors of the frequencies, one a pair: `rope_freqs.weight` of Llama 3.1 and later."""
+    """Optional divisors of the frequencies, one per pair: `rope_freqs.weight` of Llama 3.1 and later."""
 
     def __init__(self, dims: int) -> None:
         self.weight = Weight((dims // 2,), optional=True, host=True)
@@ -26,7 +26,7 @@ class RopeFactors(Module):
 def rope_frequencies(
     dims: int, base: float, scale: float = 1.0, factors: npt.NDArray[np.float32] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Radians per position of each rotated pair: base^(-2j/dims) · scale / factors[j], shape (dims/2,).
+    """Return the radians per position of each pair: base^(-2j/dims) · scale / factors[j], shape (dims/2,).
 
     `scale` below 1 is linear position interpolation (Chen et al. 2023): 1/factor of the file's rope scaling.
     """
@@ -37,10 +37,10 @@ def rope_frequencies(
 
 
 class Yarn(Struct, frozen=True):
-    """YaRN (Peng et al. 2023): for a context `factor` times as long as the `trained` one.
+    """YaRN (Peng et al. 2023) for a context `factor` times as long as the `trained` one.
 
-    Pairs that turn more than `beta_fast` times within the trained context keep their frequency, those that
-    turn less than `beta_slow` times are divided by the factor, and in between it is a ramp over the pairs.
+    Pairs that turn more than `beta_fast` times within the trained context keep their frequency. The
+    frequencies of pairs that turn less than `beta_slow` times are divided by the factor, with a ramp between.
     `truncate`: whether the ends of the ramp are rounded outwards to whole pairs.
     """
 
@@ -51,14 +51,14 @@ class Yarn(Struct, frozen=True):
     truncate: bool = True
 
     def magnitude(self, multiplier: float = 1.0) -> float:
-        """0.1 · multiplier · ln(factor) + 1, by which the paper multiplies queries and keys."""
+        """Return 0.1 · multiplier · ln(factor) + 1, by which the paper multiplies queries and keys."""
         return 0.1 * multiplier * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
 def yarn_frequencies(
     dims: int, base: float, yarn: Yarn, factors: npt.NDArray[np.float32] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Radians per position of each rotated pair, divided by its factor: shape (dims/2,)."""
+    """Return the radians per position of each rotated pair, divided by its factor: shape (dims/2,)."""
     plain = _plain_frequencies(dims, base)
     low, high = (
         dims * math.log(yarn.trained / (turns * 2 * math.pi)) / (2 * math.log(base))

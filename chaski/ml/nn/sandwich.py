@@ -1,4 +1,4 @@
-"""The layer with four norms, and how the last layer of a model drops rows."""
+"""The layer with four norms, and the selection of rows in a model's last layer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["SandwichLayer", "output_rows"]
 
 
 def output_rows(outputs: Tensor | None, *states: Tensor) -> tuple[Tensor, ...]:
-    """Return the rows of `states` that `outputs` lists. Layers before the last one get None: all rows."""
+    """Return the rows of `states` that `outputs` lists, or all rows for None (layers before the last)."""
     return states if outputs is None else tuple(state.rows(outputs) for state in states)
 
 
 class SandwichLayer(Module):
     """A layer of `size` elements with a norm before and after each of its two blocks (Ding et al. 2021).
 
-    attn    takes the norm and `context`: what attention needs besides, such as ropes and a cache
-    ffn     takes the norm
-    window  how many tokens attention sees; None for all. The cache of the layer ensures it
+    attn    the attention block; `context` has its other inputs, such as ropes and a cache
+    ffn     the feed-forward block
+    window  the number of tokens that attention sees, enforced by the layer's cache; None for all
     """
 
     def __init__(

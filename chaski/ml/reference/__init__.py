@@ -1,4 +1,4 @@
-"""NumPy backend: the definition of every operation and the oracle of the kernels. Not meant to be fast."""
+"""NumPy backend: the definition of every operation and the oracle for kernels, not meant to be fast."""
 
 from chaski.ml.reference.backend import ReferenceBackend
 
@@ -8,5 +8,5 @@ OPTIONS = ()
 
 
 def open() -> ReferenceBackend:
-    """Open it. There is nothing to choose: it has one form of everything."""
+    """Open the backend. It has no options, because it has one form of every operation."""
     return ReferenceBackend()

@@ -1,4 +1,4 @@
-"""The definition of LoRA adapters, number by number as the rule of `native/include/lora.h` says it."""
+"""The definition of LoRA adapters, number by number, following the rule in `native/include/lora.h`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUMS = 4
 
 
 class ReferenceAdapterSlots:
-    """See `AdapterSlots`: A and B in float32 and the scale, by slot and by matrix."""
+    """`AdapterSlots` with A and B in float32 and the scale, by slot and matrix."""
 
     def __init__(self) -> None:
         self.pairs: dict[tuple[int, int], tuple[F32, F32, np.float32]] = {}
@@ -76,7 +76,7 @@ def _changed(y: F32, x: F32, a: F32, b: F32, scale: np.float32) -> F32:
 
 
 def _fma(a: F32, b: np.float32, c: F32) -> F32:
-    """a · b + c, rounded once: the product is exact in float64, and its sum with c is rounded to odd."""
+    """Return a · b + c, rounded once: the product is exact in float64, and its sum is rounded to odd."""
     product, addend = a.astype(np.float64) * np.float64(b), c.astype(np.float64)
     total = product + addend
     part = total - product

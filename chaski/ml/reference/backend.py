@@ -1,4 +1,4 @@
-"""The reference backend: replays a graph node by node with the definitions in `ops`, in float32."""
+"""The reference backend, which computes a graph node by node with the definitions in `ops`, in float32."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NO_REQUIREMENTS = CacheConfig()
 
 
 class ReferenceBackend:
-    """Computes in NumPy, in float32. Key/value storage is float32 too, rounded to what its type can hold."""
+    """A backend in NumPy and float32. Key/value storage is float32 too, rounded to values of its type."""
 
     name = "reference"
     rule = "reference 1"
@@ -99,7 +99,7 @@ class ReferenceBackend:
 
 
 class FloatRows:
-    """`CellRows` of storages of floats: a block has the rows of one after those of another."""
+    """`CellRows` of float storages. A block has the rows of all storages, one storage after the other."""
 
     def __init__(self, storages: Sequence[object]) -> None:
         self._storages = [storage for storage in storages if isinstance(storage, Storage)]
@@ -133,7 +133,7 @@ _INPUT_TYPES: Mapping[DType, npt.DTypeLike] = {
 
 
 class ReferencePlan:
-    """A graph that is computed whenever it is launched."""
+    """A plan that computes its graph when it is launched."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -164,18 +164,18 @@ class ReferenceLaunch:
         return self._outputs[output][begin:end]
 
     def drop(self, output: str) -> None:
-        """Do nothing: results go with the run."""
+        """Do nothing: results are freed with the launch."""
 
     def _read(self, name: str, node: Tensor, value: Input) -> npt.NDArray[Any]:
-        """The value of an input in its type, and the size of its leading dimension."""
+        """Return an input's value in its type, and record the size of its leading dimension."""
         known = self._fetched(value) if isinstance(value, FromLaunch) else value
         array = np.array(known, _INPUT_TYPES[node.dtype])
         leading = node.shape[0]
         if isinstance(leading, Dim):
             size = self._sizes.setdefault(leading.name, len(array))
             if size != len(array) or size > leading.maximum:
-                is_known = f"where {leading.name} is {size}, at most {leading.maximum}"
-                raise ValueError(f"input {name}: {len(array)} rows, {is_known}")
+                is_known = f"it needs {leading.name} = {size}, at most {leading.maximum}"
+                raise ValueError(f"input {name} has {len(array)} rows; {is_known}")
         return array.reshape(self._resolve(node.shape))
 
     def _evaluate(self, node: Tensor, values: Mapping[Tensor, Any]) -> Any:
@@ -191,5 +191,5 @@ class ReferenceLaunch:
         return value.fetch()
 
     def _resolve(self, shape: Shape) -> tuple[int, ...]:
-        """The shape in numbers, with the sizes of this run."""
+        """Return a shape as numbers, with the sizes of this run."""
         return tuple(d if isinstance(d, int) else self._sizes[d.name] for d in shape)

@@ -50,7 +50,7 @@ def rope(x: F32, table: F32, *, neox: bool) -> F32:
 
 
 class Storage(Struct, frozen=True):
-    """Keys or values: `rows` (cells, heads, size), each the float32 value of what `type` can hold.
+    """Keys or values: `rows` (cells, heads, size) of float32, rounded to values of `type`.
 
     Permuted values, for backends that ask for them (`CacheConfig`), are (heads, size, cells).
     """
@@ -62,13 +62,13 @@ class Storage(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Elements of a head."""
+        """The number of elements of a head."""
         size: int = self.rows.shape[1 if self.is_permuted else 2]
         return size
 
     @property
     def heads(self) -> int:
-        """Heads of a row."""
+        """The number of heads of a row."""
         heads: int = self.rows.shape[0 if self.is_permuted else 1]
         return heads
 
@@ -77,7 +77,7 @@ class Storage(Struct, frozen=True):
         return self.rows.transpose(2, 0, 1) if self.is_permuted else self.rows
 
     def write(self, cells: I32, x: F32) -> None:
-        """Round x (n, heads, size) to the type and put it into `cells`. A row with NaN becomes all NaN."""
+        """Round x (n, heads, size) to the type and store it in `cells`. A row with a NaN becomes all NaN."""
         x = np.ascontiguousarray(x)
         if self.type is QuantType.I16:
             rounded = _to_integers(x, self.role)
@@ -92,7 +92,7 @@ class Storage(Struct, frozen=True):
             self.rows[cells] = rounded
 
     def weighted(self, weights: F32, cells: npt.NDArray[np.integer[Any]], head: int) -> F32:
-        """The sum of rows of a head with these weights -> (size,)."""
+        """Return the weighted sum of a head's rows in `cells` -> (size,)."""
         sums: F32 = (
             self.rows[head][:, cells] @ weights if self.is_permuted else weights @ self.rows[cells, head]
         )
@@ -100,7 +100,7 @@ class Storage(Struct, frozen=True):
 
 
 def _to_integers(x: F32, role: KVRole) -> F32:
-    """Each head as integers of 16 bits with a scale, by the rule in native/kernels/integers.h."""
+    """Round each head to 16-bit integers with a scale, by the rule in native/kernels/integers.h."""
     largest = np.abs(x).max(axis=-1, keepdims=True)
     is_zero = largest < 1e-15
     factor = np.float32(8191) / np.where(is_zero, 1, largest)
@@ -158,7 +158,7 @@ def attention_by_distance(
     softcap: float,
     table: F32,
 ) -> F32:
-    assert not softcap, "which would come behind what is added here"
+    assert not softcap, "softcap would have to precede the bias"
     reach = table.shape[1] // 2
     seen = [cells[begin:end] for begin, end, _ in spans]
     distances = [
@@ -217,7 +217,7 @@ def _attend(
     scale: float,
     softcap: float,
 ) -> F32:
-    """Token by token: the cells that are looked at, and what is added to their scores, or to each head's."""
+    """Attend token by token. `seen` are each token's cells, and `masks` is added to their scores."""
     heads, kv_heads = q.shape[1], keys.rows.shape[1]
     y = np.empty((len(q), heads, values.size), np.float32)
     for token, (cells, mask) in enumerate(zip(seen, masks, strict=True)):

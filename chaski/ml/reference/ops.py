@@ -1,7 +1,7 @@
 """The definition of every operation, in NumPy and float32.
 
-Each function takes the operands of the node as arrays, then the node's attributes by name. Slow on purpose:
-this is what kernels are tested against, so it is written to be read. Elementwise operations and products with
+Each function takes the node's operands as arrays, then its attributes by name. The code is written for
+readability, not speed, because kernels are tested against it. Elementwise operations and products with
 matrices come from their tables.
 """
 

@@ -65,7 +65,7 @@ def gated_delta(
             )
             for head, key_head in enumerate(key_head_of)
         ]
-        for token in range(begin, end):  # heads share the ring of keys, so all of them take this token first
+        for token in range(begin, end):  # heads share the ring of keys, so all take a token together
             for head, (key_head, recurrence) in enumerate(zip(key_head_of, recurrences, strict=True)):
                 y[token, head] = recurrence.advance(
                     position + token - begin,
@@ -79,9 +79,9 @@ def gated_delta(
 
 
 class _Recurrence(Struct):
-    """One head of a sequence: rows of its last tokens, its state at the last boundary, and a place for more.
+    """One head of a sequence: the rows of its last tokens, its state at a boundary, and a place for the next.
 
-    States are (key size, value size). The state is that at the boundary `since`: a full chunk after it stays
+    States are (key size, value size). The state is that at the boundary `since`. A full chunk after it stays
     open until the next token.
     """
 
@@ -114,7 +114,7 @@ class _Recurrence(Struct):
         self.state, self.since = self.target, self.since + CHUNK
 
     def _decays(self, chunk: npt.NDArray[np.int_]) -> tuple[np.float32, F32]:
-        """The decay since the boundary, and the decay since each token of the chunk."""
+        """Return the decay since the boundary, and the decays since each token of the chunk."""
         sums = np.zeros(len(chunk) + 1, np.float32)
         for index, log_decay in enumerate(self.log_decays[chunk]):
             sums[: index + 1] += log_decay
@@ -123,6 +123,6 @@ class _Recurrence(Struct):
 
 
 def _sum(factors: F32, rows: F32) -> F32:
-    """Add up the rows times their factors, one after the other: a product's order may depend on its shape."""
+    """Add up rows times factors one after the other, because a product's order may depend on its shape."""
     total: F32 = (factors[:, None] * np.ascontiguousarray(rows)).sum(axis=0)
     return total

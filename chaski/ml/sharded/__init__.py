@@ -1,4 +1,4 @@
-"""The sharded backend: several nodes compute one model, by layers or by rows, with the bits of one node."""
+"""The sharded backend: several nodes compute one model, by layers or by rows, bit-identical to one node."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SPLITS = ("layers", "rows")
 
 
 def open(options: BackendOptions, nodes: NodesOptions) -> ShardedBackend:
-    """Connect to the nodes, which are members from now on.
+    """Connect to the nodes and make them members.
 
-    Raises OptionError for missing or bad options, ClusterError where a node cannot be reached or used.
+    Raises OptionError for missing or bad options, and ClusterError if a node cannot be reached or used.
     """
     if not nodes.addresses:
         raise OptionError(
-            "no nodes are named: CHASKI_NODES has the addresses of those that run `chaski shard`, such as "
+            "no nodes are named: set CHASKI_NODES to the addresses of nodes that run `chaski shard`, such as "
             "10.0.0.1:11500,10.0.0.2:11500"
         )
     if nodes.split not in _SPLITS:
@@ -44,6 +44,6 @@ def open_here(
     shares: Sequence[float] | None,
     behind_first: int | None = None,
 ) -> ShardedBackend:
-    """Open several devices of this machine as one backend, see `open_together`."""
+    """Open several devices of this machine as one backend; see `open_together`."""
     members = Members(LocalNodes(devices).nodes, options.flash_attention)
     return ShardedBackend(members, split, shares, behind_first, name)

@@ -1,4 +1,4 @@
-"""LoRA adapters of a model that several members compute: each has what changes its own matrices."""
+"""LoRA adapters of a model that several members compute. Each member holds the changes to its matrices."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class ShardedSlots(HeldTable):
-    """See `AdapterSlots`. Files of adapters are on the head's machine only: their matrices travel."""
+    """`AdapterSlots` of several members. Only the head has the files, so it sends the matrices to members."""
 
     def __init__(self, members: Members, backend: int, number: int) -> None:
-        """`number`: that of the table of each member."""
+        """`number`: the number of the table on every member."""
         super().__init__(number)
         self._members = members
         self._fields = {"backend": backend, "table": number}
         self._places: dict[int, Mapping[int, Cut | None]] = {}
 
     def note(self, matrix: int, places: Mapping[int, Cut | None]) -> None:
-        """Note which members multiply by a matrix: by all of it, or by some of its rows."""
+        """Record which members multiply by a matrix, and by which of its rows (None for all)."""
         self._places[matrix] = places
 
     @property
@@ -53,16 +53,16 @@ class ShardedSlots(HeldTable):
         self._members.ask_all("put_adapter", fields, arrays)
 
     def clear(self, slot: int) -> None:
-        """Empty a slot soon: the last use of an adapter calls this as it ends, and waits for no member."""
+        """Begin to empty a slot. The last user of an adapter calls this, and must not wait for a member."""
         fields = {**self._fields, "slot": slot}
-        with suppress(ClusterError):  # the memory of one that is lost or closed is released already
+        with suppress(ClusterError):  # a member that is lost or closed has released its memory already
             members = [self._members[member] for member in range(len(self._members))]
             self._members.send_together([member.request("clear_adapter", fields) for member in members])
 
     def _parts(
         self, pairs: Mapping[int, LoraMatrices], member: int
     ) -> Iterator[tuple[int, TensorInfo, TensorInfo, float]]:
-        """Yield a member's part of the pairs: all of A, and those rows of B that it has of the matrix."""
+        """Yield a member's part of the pairs: all of A, and the rows of B for its rows of the matrix."""
         for matrix, (a, b, scale) in pairs.items():
             places = self._places.get(matrix, {})
             if member in places:
@@ -88,7 +88,7 @@ class ShardedSlots(HeldTable):
 
 
 def note_adapted(graph: Graph, placed: Mapping[Tensor, Placed], units: Units) -> None:
-    """Set the places of the matrices that adapters change in the tables of a graph."""
+    """Record in a graph's adapter tables the members that hold each changed matrix."""
     for node in graph.nodes:
         if node.op != "adapt":
             continue

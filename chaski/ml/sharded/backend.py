@@ -1,4 +1,4 @@
-"""The backend of a model that several nodes compute: it cuts weights, storage and graphs for its members."""
+"""The backend of a model that several nodes compute. It cuts weights, storage and graphs for its members."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ I32 = npt.NDArray[np.int32]
 
 
 class ShardedBackend:
-    """Members, each a process with its own backend, compute what one backend would, bit by bit.
+    """A backend of several members, each with its own backend, with the same bits as one backend.
 
-    A layer, or a row of a matrix, is on one member only. Members read weights from their own files.
+    Each layer, or each row of a matrix, is on one member only. Members read weights from their own files.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class ShardedBackend:
         behind_first: int | None = None,
         name: str = "sharded",
     ) -> None:
-        """The last backend of these members that closes ends them.
+        """Create a backend of `members`. The last backend of these members to close also closes the members.
 
-        shares  how much each member takes of the layers, or of all rows; None for what `usual_shares` gives
-        behind_first  how many of the last layers members after the first have in any case, see `LayerSplit`
-        name  what `open_backend` knows it by
+        shares  each member's share of the layers or of all rows; None for `usual_shares`
+        behind_first  number of trailing layers on the members after the first, see `LayerSplit`
+        name  the backend's name for `open_backend`
         """
         self.name = name
         self._members = members
@@ -68,7 +68,7 @@ class ShardedBackend:
 
     @property
     def rule(self) -> str:
-        """The bits are those of the members; the kept content of cells is cut as the model is."""
+        """The members' rule, and the cut of the model, which kept content of cells depends on as well."""
         return f"{self._members.rule} by {self._splitting.description}"
 
     @property
@@ -81,12 +81,12 @@ class ShardedBackend:
 
     @property
     def stages(self) -> int:
-        """Members have their layers one after the other, or take part in all of them."""
+        """The number of members if they have consecutive layers; one if all take part in every layer."""
         return len(self._members) if self._split == "layers" else 1
 
     @property
     def launches_ahead(self) -> bool:
-        """A batch that follows another one is launched when the results of the earlier one are here."""
+        """False: a batch that needs results of another one is launched when the head has received them."""
         return False
 
     def devices(self) -> Sequence[Device]:
@@ -121,7 +121,7 @@ class ShardedBackend:
         )
 
     def load(self, progress: ProgressCallback) -> None:
-        """No member takes memory before all members are known to have enough."""
+        """Load the members' parts. No member allocates memory before all are known to have enough."""
         needed, devices = self.memory(), {device.name: device for device in self.devices()}
         for held in needed.devices:
             available = devices[held.device].available_bytes
@@ -216,7 +216,7 @@ class ShardedBackend:
         return reduce(Memory.__add__, parts)
 
     def close(self) -> None:
-        """Release the memory of all members, those that are lost aside."""
+        """Release the memory of all members that are not lost."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -243,7 +243,7 @@ class ShardedBackend:
         return self._members[member].node.device_name(device)
 
     def _usual_split(self, num_bytes: int) -> Splitting:
-        """By the given shares, else by speed, and by the free memory on the devices of members."""
+        """Split by the given shares, or else by the members' speed and free memory."""
         shares, are_known = self._shares, True
         if shares is None:
             asked = {"backend": self._number, "measure": True}
@@ -257,7 +257,7 @@ class ShardedBackend:
 
 
 class ShardedCells:
-    """`CellRows` of several members: the block of one lies after that of another."""
+    """`CellRows` of several members. A block consists of the members' blocks, one after the other."""
 
     def __init__(self, members: Members, has_rows: Sequence[bool], backend: int, number: int) -> None:
         self._together = members

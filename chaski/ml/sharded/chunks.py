@@ -1,8 +1,9 @@
-"""Pieces whose rows have nothing to do with each other are computed some rows at a time, in little memory.
+"""Computation of pieces with independent rows in chunks of a few rows, which saves memory.
 
-A plan keeps memory for its largest batch, and by rows a layer has several plans. Attention sees what other
-rows of its batch have stored: all rows are stored first, and then come those of attention. Rows of experts
-are sorted over a whole batch, and stay together. No bit depends on it.
+A plan keeps memory for its largest batch, and a model that is split by rows has several plans per layer.
+Attention reads the keys and values of other rows of its batch, so all rows are stored before attention is
+computed. Rows of experts are sorted over a whole batch, and are not cut into chunks. Results are
+bit-identical with and without chunks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor
 __all__ = ["ROWS", "Chunks", "in_chunks", "row_parts"]
 
 ROWS = 64
-"""Rows of a chunk: enough for products to be as fast as with more."""
+"""Rows of a chunk. Products are no faster with more rows."""
 
 _BY_ROW = frozenset(
     {
@@ -39,14 +40,14 @@ _BY_ROW = frozenset(
         *("store", "stored", "attention", "attention_by_distance"),
     }
 )
-# The operand of attention by spans that lists cells, which are not rows of the batch.
+# The index of attention's operand that lists cells, which are not rows of the batch.
 _CELLS = 3
 
 
 class Chunks(Struct, frozen=True):
-    """A graph for up to `ROWS` rows at once, and the same for more: graphs one after the other.
+    """A graph for up to `ROWS` rows at once, and equivalent graphs for more rows, one after the other.
 
-    `dim` names the dimension of the rows. Inputs of another one are given to every chunk.
+    `dim` names the dimension of the rows. Every chunk receives the inputs of other dimensions whole.
     """
 
     small: Graph
@@ -54,19 +55,19 @@ class Chunks(Struct, frozen=True):
     dim: str
 
     def is_cut(self, graph: Graph, name: str) -> bool:
-        """Return whether an input of one of the graphs has the rows of a chunk."""
+        """Return whether an input of one of the graphs is cut into the rows of chunks."""
         leading = graph.inputs[name].shape[0]
         return isinstance(leading, Dim) and leading.name == self.dim
 
 
 def row_parts(count: int) -> Iterator[tuple[int, slice]]:
-    """Yield the parts of that many rows that are computed and sent singly: their numbers, and the rows."""
+    """Yield the number and the rows of each part of `count` rows that is computed and sent separately."""
     for number, begin in enumerate(range(0, count, ROWS)):
         yield number, slice(begin, min(begin + ROWS, count))
 
 
 def in_chunks(graph: Graph) -> Chunks | None:
-    """Return a graph in chunks; None where it has to see all rows of a batch at once."""
+    """Return a graph in chunks; None if it needs all rows of a batch at once."""
     dim = _dim_of_rows(graph)
     if dim is None or dim.maximum <= ROWS:
         return None
@@ -81,7 +82,7 @@ def in_chunks(graph: Graph) -> Chunks | None:
 
 
 def _dim_of_rows(graph: Graph) -> Dim | None:
-    """The dimension that all nodes share, but those that are only read as lists of cells."""
+    """Return the dimension that all nodes share, except nodes that are only read as lists of cells."""
     cells = {node.operands[_CELLS] for node in graph.nodes if node.op in ATTENTION}
     others = {x for node in graph.nodes if node.op not in ATTENTION for x in node.operands}
     rows = [node for node in graph.nodes if node.op not in CONTENTS and (node not in cells or node in others)]
@@ -93,7 +94,7 @@ def _dim_of_rows(graph: Graph) -> Dim | None:
 
 
 def _behind_attention(graph: Graph) -> dict[Tensor, None]:
-    """Attention, and what is computed of it."""
+    """Return the nodes of attention, and all nodes that are computed from them."""
     late: dict[Tensor, None] = {}
     for node in graph.nodes:
         if node.op in ATTENTION or any(operand in late for operand in node.operands):
@@ -102,7 +103,7 @@ def _behind_attention(graph: Graph) -> dict[Tensor, None]:
 
 
 def _part(graph: Graph, nodes: Collection[Tensor], dim: Dim) -> Graph:
-    """Some nodes as a graph for few rows; results of other nodes are inputs, and outputs of their graphs."""
+    """Return some nodes as a graph for few rows. The results of other nodes that they read become inputs."""
     own = set(nodes)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     copy = Graph(graph.dtype, product_types=graph.product_types)
@@ -136,7 +137,7 @@ def _part(graph: Graph, nodes: Collection[Tensor], dim: Dim) -> Graph:
 
 
 def _read_later(graph: Graph, own: Collection[Tensor], numbers: Mapping[Tensor, int]) -> Mapping[Tensor, str]:
-    """The nodes of a part that nodes of none of it read, with the names of what they are there."""
+    """Return the nodes of a part that nodes outside it read, with the names of the inputs there."""
     found: dict[Tensor, str] = {}
     for node in graph.nodes:
         for operand in node.operands:
@@ -148,5 +149,5 @@ def _read_later(graph: Graph, own: Collection[Tensor], numbers: Mapping[Tensor, 
 
 
 def _rows(node: Tensor, dim: Dim) -> tuple[int | Dim, ...]:
-    """The shape with few rows."""
+    """Return a node's shape with the rows of a chunk."""
     return (Dim(dim.name, ROWS) if node.shape[0] == dim else node.shape[0], *node.shape[1:])

@@ -1,4 +1,4 @@
-"""Messages to members, as JSON and arrays: pieces of graphs, weights, storage. Nothing of it is code."""
+"""Messages to members as JSON and arrays: pieces of graphs, weights, storage. No message contains code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def decode_pieces(
     buffers: Sequence[KVBuffer],
     tables: Sequence[AdapterTable],
 ) -> list[Piece]:
-    """Return the pieces, with the weights, the storage and the adapters that their graphs name by numbers."""
+    """Return the pieces, with the weights, storage and adapters whose numbers their graphs contain."""
     named: Mapping[str, Sequence[Operand]] = {"weight": weights, "buffer": buffers, "table": tables}
     return [
         Piece(
@@ -151,7 +151,7 @@ def decode_weight(fields: Fields) -> Weight:
 
 
 def encode_tensor(info: TensorInfo, file: int) -> Fields:
-    """`file` is the number of the file that holds it."""
+    """Describe a tensor. `file` is the number of the file that contains it."""
     return {
         "file": file,
         "name": info.name,
@@ -163,13 +163,13 @@ def encode_tensor(info: TensorInfo, file: int) -> Fields:
 
 
 def encode_content(info: TensorInfo) -> Fields:
-    """Describe a matrix whose bytes, and no others, travel next to this."""
+    """Describe a matrix whose bytes are sent alongside."""
     row = info.shape[-1] // info.type.block_size * info.type.block_bytes
     return {**encode_tensor(info, 0), "path": str(info.path), "offset": 0, "strides": [row]}
 
 
 def decode_content(fields: Fields, content: npt.NDArray[np.uint8] | None) -> TensorInfo:
-    """Return a matrix by its bytes; with None it has a type and a shape, and no values."""
+    """Return a matrix from its bytes; with None, it has a type and a shape but no values."""
     rows, (row,) = fields["shape"][0], fields["strides"]
     if content is None:
         content = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (rows * row,), (0,))
@@ -177,26 +177,26 @@ def decode_content(fields: Fields, content: npt.NDArray[np.uint8] | None) -> Ten
 
 
 def decode_tensor(fields: Fields, path: Path, content: npt.NDArray[np.uint8]) -> TensorInfo:
-    """Return a tensor of a file by its bytes (file size,). Raises ClusterError for what is not inside."""
+    """Return a tensor from the bytes of its file. Raises ClusterError if it is outside the file."""
     shape, strides, type = tuple(fields["shape"]), tuple(fields["strides"]), QuantType[fields["type"]]
     blocks = (*shape[:-1], shape[-1] // type.block_size, type.block_bytes)
     steps = (*strides, type.block_bytes, 1)
     offset = fields["offset"]
     end = offset + 1 + sum((size - 1) * step for size, step in zip(blocks, steps, strict=True))
     if min((offset, *shape, *steps)) < 0 or 0 in shape or end > content.size:
-        raise ClusterError(f"{path}: tensor {fields['name']} is said to be outside of the file")
+        raise ClusterError(f"{path}: tensor {fields['name']} is outside the file")
     data = np.lib.stride_tricks.as_strided(content[offset:], blocks, steps, writeable=False)
     return TensorInfo(fields["name"], shape, type, path, offset, data.size, data)
 
 
 def encode_device(device: Device) -> Fields:
-    """Describe a device without the variants of its kernels, which are its machine's own business."""
+    """Describe a device without its kernel variants, which concern only its own machine."""
     fields: Fields = to_builtins(replace(device, variants={}))
     return fields
 
 
 def device(fields: Fields, name: str) -> Device:
-    """Return a device of a member under a name that no other member's has."""
+    """Return a device of a member under a name that is unique among all members."""
     return replace(convert(fields, Device), name=name)
 
 
@@ -206,7 +206,7 @@ def encode_memory(memory: Memory) -> list[Fields]:
 
 
 def decode_memory(devices: Sequence[Fields], names: Mapping[str, str]) -> Memory:
-    """Return what a member holds, its devices under other names."""
+    """Return the memory that a member holds, with its devices renamed by `names`."""
     held = convert(devices, tuple[DeviceMemory, ...])
     return Memory(tuple(replace(each, device=names[each.device]) for each in held))
 

@@ -1,4 +1,4 @@
-"""Values that members send each other while they compute, from one piece of a graph to another."""
+"""Exchange of values between members while they compute, from one piece of a graph to another."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["Exchange", "Meanwhile"]
 
 F32 = npt.NDArray[np.float32]
 
-# Rows of up to this many bytes are sent at once if nothing waits to be sent: they fit in the system's buffer
-# for a connection.
+# Rows of up to this many bytes are sent immediately if no others wait to be sent: they fit in the system's
+# buffer for a connection.
 _SMALL = 1 << 14
 
 _ENDED = "the connection to another node ended"
@@ -28,21 +28,21 @@ _NOTHING = (1 << 32) - 1
 _NO_ROWS = np.zeros((0, 0), np.float32)
 
 Meanwhile = Callable[[int], None]
-"""Does something of use until a descriptor can be read from, or there is nothing more to do."""
+"""A function that does useful work until a descriptor is readable or there is no more work."""
 
 
 class _Target:
-    """A connection for values to a member. A thread sends large rows, and all that follows them."""
+    """A connection that sends values to a member. A thread sends large rows and all rows that follow them."""
 
     def __init__(self, values: ValueChannel) -> None:
         self._values = values
         self._waiting: queue.SimpleQueue[tuple[At, Rows] | None] = queue.SimpleQueue()
-        # How many rows have been left to the thread, and how many it has sent.
+        # The number of messages that were left to the thread, and the number that it has sent.
         self._left = self._sent = 0
         threading.Thread(target=self._send_all, name="chaski-values", daemon=True).start()
 
     def send(self, at: At, rows: Rows) -> None:
-        """Send rows now or soon. Raises OSError where the member is gone."""
+        """Send rows now, or leave them to the thread. Raises OSError if the member is gone."""
         if rows.nbytes <= _SMALL and self._left == self._sent:
             self._values.send(at, rows)
             return
@@ -54,31 +54,31 @@ class _Target:
         self._values.close()
 
     def _send_all(self) -> None:
-        """Send what waits, until there is nothing more to come."""
+        """Send waiting rows until the connection is closed."""
         while (each := self._waiting.get()) is not None:
             try:
                 self._values.send(*each)
             except OSError:
-                return  # threads that wait for an answer of that member get the error
+                return  # threads that wait for a reply from that member receive the error
             self._sent += 1
 
 
 class _Source:
-    """A connection for values from a member, read by the thread that waits for them or by a separate one.
+    """A connection that receives values from a member.
 
-    A system buffers only a limited amount of unread data. So where much comes while others compute, a thread
-    reads.
+    The thread that waits for values reads them. If many arrive while others compute, a separate thread reads,
+    because the system buffers only a limited amount of unread data.
     """
 
     def __init__(self, values: ValueChannel) -> None:
         self._values = values
         self._found: queue.SimpleQueue[tuple[At, Rows] | Exception] = queue.SimpleQueue()
-        # Held by a thread that says what it has found, and whether it continues.
+        # Held while a thread records what it has received and decides whether it continues.
         self._lock = threading.Lock()
         self._is_wanted = self._is_reading = False
 
     def read_meanwhile(self, is_wanted: bool) -> None:
-        """Let a thread read what comes, or read no more after what comes next."""
+        """Start a thread that reads values, or stop it after the next value."""
         with self._lock:
             self._is_wanted = is_wanted
             if is_wanted and not self._is_reading:
@@ -107,7 +107,7 @@ class _Source:
             found: tuple[At, Rows] | Exception
             try:
                 found = self._values.receive()
-            except Exception as error:  # the waiting thread has to know of any error
+            except Exception as error:  # the waiting thread must receive every error
                 found = error
             with self._lock:
                 self._found.put(found)
@@ -118,43 +118,43 @@ class _Source:
 class Exchange:
     """The connections of one member to all others, one for each direction.
 
-    The computing thread reads the values that it waits for itself, unless there are many rows. A thread for
-    each target sends large values, so that two members that send to each other both come to read.
+    The computing thread reads the values that it waits for, unless there are many rows. One thread per target
+    sends large values, so that two members which send to each other do not block each other.
     """
 
     def __init__(self) -> None:
         self._targets: dict[int, _Target] = {}
         self._sources: dict[int, _Source] = {}
         self._changed = threading.Condition()
-        # By source: values that arrive while another one is waited for, of later runs too.
+        # By source: values, also of later runs, that arrive while the thread waits for another value.
         self._values: dict[tuple[int, At], Rows] = {}
         self._given_up: set[tuple[int, int]] = set()
         self._run = -1
         self.num_bytes = 0
 
     def send_to(self, member: int, values: ValueChannel) -> None:
-        """Use a connection for values to a member."""
+        """Set the connection that sends values to a member."""
         with self._changed:
             self._targets[member] = _Target(values)
             self._changed.notify_all()
 
     def receive_from(self, member: int, values: ValueChannel) -> None:
-        """Use a connection for values from a member."""
+        """Set the connection that receives values from a member."""
         with self._changed:
             self._sources[member] = _Source(values)
             self._changed.notify_all()
 
     def wait_connected(self, members: int, seconds: float) -> bool:
-        """Wait until that many other members are connected -> whether they are."""
+        """Wait until `members` other members are connected -> whether they are."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: len(self._sources) == len(self._targets) == members, seconds
             )
 
     def begin(self, run: int, has_many_rows: bool = False) -> None:
-        """Begin a run: values of earlier ones are forgotten.
+        """Begin a run, and drop values of earlier runs.
 
-        has_many_rows  values come in parts, while this member computes others
+        has_many_rows  whether values arrive in parts while this member computes others
         """
         self._run = run
         for source in self._sources.values():
@@ -163,7 +163,7 @@ class Exchange:
         self._given_up = {key for key in self._given_up if key[1] >= run}
 
     def send(self, member: int, value: int, part: int, rows: Rows) -> None:
-        """Send a part of a value of this run. Raises ClusterError where the member is gone."""
+        """Send a part of a value of this run. Raises ClusterError if the member is gone."""
         self.num_bytes += rows.nbytes
         try:
             self._targets[member].send(At(self._run, value, part), rows)
@@ -171,17 +171,18 @@ class Exchange:
             raise ClusterError(_ENDED) from None
 
     def give_up(self, run: int) -> None:
-        """Tell all members that no value of this run will come any more."""
+        """Tell all members that this member will send no more values of this run."""
         for target in self._targets.values():
             try:
                 target.send(At(run, _NOTHING, 0), _NO_ROWS)
             except OSError:
-                continue  # the head knows that this member is gone, or will know it soon
+                continue  # the head notices by itself that this member is gone
 
     def take(self, member: int, value: int, part: int, meanwhile: Meanwhile) -> F32:
-        """Wait for a part of a value of this run; rows that were rounded are what is rounded alike.
+        """Wait for a part of a value of this run, and return its rows as floats.
 
-        Raises ClusterError where it will not come.
+        Rows that were sent as int8 become floats that round to the same int8. Raises ClusterError if the part
+        will not arrive.
         """
         wanted = member, At(self._run, value, part)
         while (found := self._values.pop(wanted, None)) is None:
@@ -198,7 +199,7 @@ class Exchange:
         return found.floats() if isinstance(found, RoundedRows) else found
 
     def close(self) -> None:
-        """End all connections; threads that wait for a value get an error."""
+        """Close all connections. Threads that wait for a value receive an error."""
         with self._changed:
             targets, sources = list(self._targets.values()), list(self._sources.values())
         for target in targets:

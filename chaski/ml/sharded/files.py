@@ -1,4 +1,4 @@
-"""The files of a model on every node: each node opens its own, and makes sure that it is the same one."""
+"""The files of a model on every node. Each node opens its own file and checks that it is the same one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SAMPLES, _SAMPLE = 256, 4096
 
 
 class SameFile(Struct, frozen=True):
-    """A file as one node has it: its path, its size, and a hash of its beginning and of many samples.
+    """A file of one node: its path, its size, and a hash of its beginning and of many samples.
 
-    The beginning of a model's file contains all of it but the weights; the samples distinguish weights.
+    The beginning of a model file contains everything except the weights; the samples distinguish weights.
     """
 
     path: str
@@ -30,14 +30,14 @@ class SameFile(Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> SameFile:
-        """Describe a file that is here."""
+        """Describe a file of this node."""
         path = path.absolute()
         return cls(str(path), path.stat().st_size, _fingerprint(path))
 
     def find(self, folders: Sequence[Path]) -> Path:
-        """Return where this node has the file: at the same path, or by its name in one of the folders.
+        """Return this node's path of the file: the same path, or the file of that name in one of the folders.
 
-        Raises ModelNotFoundError if it is nowhere, ModelError if only other files are there.
+        Raises ModelNotFoundError if no such file exists, and ModelError if only different ones exist.
         """
         path = Path(self.path)
         names = [path, *(folder / path.name for folder in folders)]
@@ -46,16 +46,16 @@ class SameFile(Struct, frozen=True):
             if place.stat().st_size == self.num_bytes and _fingerprint(place) == self.fingerprint:
                 return place
         if places:
-            raise ModelError(f"{places[0]} is another file than that of the same name on the serving machine")
+            raise ModelError(f"{places[0]} differs from the file of the same name on the serving machine")
         where = "its store" if _BLOB.fullmatch(path.name) else "a folder of models"
         raise ModelNotFoundError(
-            f"{path} is not there, and {path.name} is not in {where}: copy the file to the same path, or "
+            f"{path} does not exist, and {path.name} is not in {where}: copy the file to the same path, or "
             "pull the model there"
         )
 
 
 def _fingerprint(path: Path) -> str:
-    """A hash of a file's size, its first MiB, and samples from there to its end."""
+    """Return a hash of a file's size, its first MiB, and samples from there to its end."""
     size = path.stat().st_size
     found = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:

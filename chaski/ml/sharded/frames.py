@@ -1,6 +1,7 @@
-"""Messages on a connection: a few fields as JSON, and arrays after them as they are in memory.
+"""Messages on a connection: fields as JSON, followed by arrays in their form in memory.
 
-What members send each other for every layer has no JSON: its cost would be that of the computation.
+The values that members send each other for every layer have no JSON, because it would cost as much time as
+the computation.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Rows = npt.NDArray[np.float32] | RoundedRows
 
 
 class At(NamedTuple):
-    """Where rows belong: to a part of a value of a run, each by its number."""
+    """The place of rows: the numbers of a run, of its value, and of a part of that."""
 
     run: int
     value: int
@@ -41,13 +42,13 @@ class At(NamedTuple):
 
 
 class ValueChannel(Protocol):
-    """One end of a connection for values: rows, and where they belong."""
+    """One end of a connection for values: rows and their places."""
 
     def send(self, at: At, rows: Rows) -> None:
-        """Send rows. Raises OSError where the other end is gone."""
+        """Send rows. Raises OSError if the other end is gone."""
 
     def awaited(self) -> int | None:
-        """Return a descriptor that can be read from as soon as more comes.
+        """Return a descriptor that becomes readable when more data arrive.
 
         None if data have arrived already, or if there is no descriptor.
         """
@@ -60,22 +61,22 @@ class ValueChannel(Protocol):
 
 
 class Channel(Protocol):
-    """One end of a connection. Any thread may send; one thread receives, and never on the same connection."""
+    """One end of a connection that carries messages one way: any thread may send, or one thread receives."""
 
     def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
-        """Send a message. Raises OSError where the other end is gone."""
+        """Send a message. Raises OSError if the other end is gone."""
 
     def receive(self) -> Message:
-        """Return the next message. Raises EOFError at the end, OSError, or ClusterError for no message."""
+        """Return the next message. Raises EOFError at the end, OSError, or ClusterError if malformed."""
 
     def expect_within(self, seconds: float | None) -> None:
-        """Let `receive` raise TimeoutError where nothing comes for so long, if that can happen here."""
+        """Make `receive` raise TimeoutError if nothing arrives for that time. Some channels ignore this."""
 
     def finish_within(self, seconds: float) -> None:
-        """Let `receive` raise TimeoutError after that time in all, until `expect_within` says otherwise."""
+        """Make `receive` raise TimeoutError after that time in total, until `expect_within` is called."""
 
     def values(self) -> ValueChannel:
-        """Continue with values on the same connection, of which nothing else was read."""
+        """Continue on the same connection with values instead of messages."""
 
     def close(self) -> None:
         """End the connection; a thread that receives from it notices the end."""
@@ -90,22 +91,22 @@ _TYPES = frozenset({"<f4", "<f2", "<i4", "<i8", "|u1"})
 
 
 class _Connection:
-    """One end of a connection, which is read in large pieces."""
+    """One end of a connection, read in large pieces."""
 
     def __init__(self, connection: socket.socket, rest: bytes = b"") -> None:
-        """`rest`: bytes that were read from it already, and not consumed."""
+        """`rest`: bytes that were already read from the connection but not consumed."""
         self._connection = connection
         self._sending, self._reading = threading.Lock(), threading.Lock()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._buffer[: len(rest)] = rest
         self._begin, self._end = 0, len(rest)
-        self._deadline: float | None = None  # as `monotonic` counts
+        self._deadline: float | None = None  # in the time of `monotonic`
 
     def close(self) -> None:
         """End the connection; a thread that receives from it notices the end."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        with self._reading:  # its descriptor may be another one's as soon as it is closed
+        with self._reading:  # once closed, its descriptor may be reused for another file
             self._connection.close()
             self._begin = self._end
 
@@ -135,7 +136,7 @@ class _Connection:
             self._connection.settimeout(left)
         try:
             count = self._connection.recv_into(view)
-        except ValueError:  # another thread has closed it
+        except ValueError:  # another thread has closed the connection
             count = 0
         if not count:
             raise EOFError("the connection ended")
@@ -162,7 +163,7 @@ class Frames(_Connection):
     def receive(self) -> Message:
         (length,) = _LENGTH.unpack(self._bytes(_LENGTH.size))
         if length > _MOST_FIELDS:
-            raise ClusterError(f"a message of {length} bytes of fields is announced")
+            raise ClusterError(f"a message announces {length} bytes of fields, which is too many")
         try:
             fields, described = json.loads(self._bytes(length))
             empty = [_empty(type, shape) for type, shape in described]
@@ -215,9 +216,9 @@ class Values(_Connection):
         self._fill(self._head)
         run, value, part, count, width, block, size = _VALUE.unpack(self._head)
         if count * width > _MOST_ARRAY or not count * width <= size <= 5 * count * width + count:
-            raise ClusterError(f"a value of {count} rows of {width} numbers in {size} bytes is announced")
+            raise ClusterError(f"a value announces {count} rows of {width} numbers in {size} bytes")
         if not block and size != 4 * count * width:
-            raise ClusterError(f"{count} rows of {width} numbers are no {size} bytes")
+            raise ClusterError(f"{count} rows of {width} numbers do not take {size} bytes")
         try:
             data = np.empty(size, np.uint8)
         except MemoryError:

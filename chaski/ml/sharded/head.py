@@ -1,4 +1,4 @@
-"""The head's side of the members: requests, replies, and what happens when a member is lost."""
+"""The head's connections to the members: requests, replies, and the loss of a member."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Share = Callable[[float], None]
 
 
 class Request(Struct, frozen=True):
-    """A message to a member that is to be sent, and its reply."""
+    """A message that will be sent to a member, and its reply."""
 
     member: Member
     fields: Mapping[str, Any]
@@ -39,11 +39,11 @@ class Request(Struct, frozen=True):
 
 
 Outgoing = queue.SimpleQueue["Sequence[Request] | None"]
-"""Requests that are sent together: whoever is interrupted has put all of them there, or none."""
+"""Requests that are sent together. They are queued as one item, so an interruption queues all or none."""
 
 
 class Member:
-    """A member, as the head sees it. Raises ClusterError if it cannot be reached."""
+    """The head's view of a member. Raises ClusterError if it cannot be reached."""
 
     def __init__(
         self, node: Node, session: str, outgoing: Outgoing, lost: Callable[[ClusterError], None]
@@ -52,7 +52,7 @@ class Member:
         self.name = node.name
         self._outgoing = outgoing
         self._lost = lost
-        # Dropping the last reference to an object sends a request, whatever the thread is doing.
+        # Reentrant: dropping an object's last reference sends a request, even while this thread sends one.
         self._lock = threading.RLock()
         self._numbers = count()
         self._open: dict[int, tuple[Future[Message], Share | None]] = {}
@@ -78,7 +78,7 @@ class Member:
         arrays: Sequence[npt.NDArray[Any]] = (),
         share: Share | None = None,
     ) -> Request:
-        """Return a request that is not sent yet. Raises ClusterError where the member is gone."""
+        """Return a request without sending it. Raises ClusterError if the member is gone."""
         reply: Future[Message] = Future()
         number = next(self._numbers)
         with self._lock:
@@ -88,7 +88,7 @@ class Member:
         return Request(self, {"kind": kind, "id": number, **(fields or {})}, arrays, reply)
 
     def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """Send a message now; a member that does not take it is lost."""
+        """Send a message now. If that fails, the member is lost."""
         try:
             self._requests.send(fields, arrays)
         except OSError as error:
@@ -97,7 +97,7 @@ class Member:
     def start(
         self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Sequence[npt.NDArray[Any]] = ()
     ) -> Future[Message]:
-        """Send a request soon; the future has the reply, and until then the arrays stay as they are."""
+        """Queue a request -> a future of the reply. The arrays must not change until then."""
         request = self.request(kind, fields, arrays)
         self._outgoing.put([request])
         return request.reply
@@ -105,16 +105,16 @@ class Member:
     def ask(
         self, kind: str, fields: Mapping[str, Any] | None = None, arrays: Sequence[npt.NDArray[Any]] = ()
     ) -> Message:
-        """Send a request, and wait for the reply. Raises the error that the member met, with its name."""
+        """Send a request and wait for the reply. Raises the member's error with the member's name."""
         return self.start(kind, fields, arrays).result()
 
     def tell_alive(self) -> None:
-        """Send a sign of life of the head."""
+        """Send a sign of life to the member."""
         with suppress(OSError):
             self._requests.send({})
 
     def fail(self, error: ClusterError) -> None:
-        """End the connections; open requests and later ones fail."""
+        """Close the connections. Open and later requests fail."""
         with self._lock:
             self._failure = self._failure or error
             waiting, self._open = list(self._open.values()), {}
@@ -130,9 +130,9 @@ class Member:
                 if "id" in fields:
                     self._take(fields, arrays)
         except TimeoutError:
-            reason = f"it has said nothing for {SILENCE:.0f} s"
+            reason = f"it has sent nothing for {SILENCE:.0f} s"
         except (OSError, EOFError):
-            reason = "it ended the connection; its log may say why"
+            reason = "it ended the connection; see its log for the reason"
         except ClusterError as error:
             reason = str(error)
         self._lost(ClusterError(f"{self.name} is lost: {reason}"))
@@ -154,7 +154,7 @@ class Member:
             reply.set_result((fields, arrays))
 
     def _error(self, fields: Mapping[str, Any]) -> Exception:
-        """The error of a member under its name."""
+        """Return the error in a member's reply, with the member's name."""
         kind, text = fields["error"], f"{self.name}: {fields['message']}"
         if kind == "ValueError":
             return ValueError(text)
@@ -162,9 +162,9 @@ class Member:
 
 
 class Members:
-    """All members of a model. The loss of one member ends all: no member can compute without the others.
+    """All members of a model. The loss of one ends all, because no member can compute without the others.
 
-    Raises ClusterError for one that cannot be reached, does not know the key, or computes other bits.
+    Raises ClusterError for a member that cannot be reached, lacks the key, or computes different bits.
     """
 
     def __init__(self, nodes: Sequence[Node], flash_attention: bool) -> None:
@@ -207,41 +207,41 @@ class Members:
 
     @property
     def are_far(self) -> bool:
-        """True if values travel over a network, where fewer bytes are faster."""
+        """True if values are sent over a network, where fewer bytes are faster."""
         return any(member.node.is_far for member in self._all)
 
     @property
     def failure(self) -> ClusterError | None:
-        """The loss of a member, which the others only notice by what does not come."""
+        """The loss of a member. Other members notice it only by values that do not arrive."""
         return self._failure
 
     def loss(self, seconds: float) -> ClusterError | None:
-        """Return `failure`; wait so long for it, as others may notice a loss before its connection ends."""
+        """Wait up to `seconds` for `failure`; others may notice a loss before that connection ends."""
         self._is_closed.wait(seconds)
         return self._failure
 
     def add_backend(self) -> int:
-        """Return the number of one more backend of these members, on each of them."""
+        """Add a backend to these members -> its number, the same on each member."""
         number = next(self._backends)
         self._open_backends.add(number)
         return number
 
     def remove_backend(self, number: int) -> None:
-        """Forget a backend; the last one ends the connections."""
+        """Remove a backend. Removing the last one closes the connections."""
         self._open_backends.discard(number)
         if not self._open_backends:
             self.close()
 
     def next_run(self) -> int:
-        """The number of a new run of a plan."""
+        """Return the number of a new run of a plan."""
         return next(self._runs)
 
     def release(self, run: int) -> None:
-        """Note a run whose results are no longer referenced."""
+        """Record a run whose results are no longer referenced."""
         self._released.append(run)
 
     def send_together(self, requests: Sequence[Request]) -> None:
-        """Send requests soon: all of them, whatever interrupts the caller."""
+        """Queue requests. An interruption of the caller queues all of them or none."""
         self._outgoing.put(requests)
 
     def ask_all(
@@ -251,9 +251,9 @@ class Members:
         arrays: Sequence[Sequence[npt.NDArray[Any]]] | None = None,
         share: Share | None = None,
     ) -> list[Message]:
-        """Ask all members at once -> their replies. Raises the first error of any.
+        """Ask all members at once -> their replies. Raises the first error of any member.
 
-        `share` is called with the loaded share of all, as members report their own.
+        `share` is called with the loaded share of the whole whenever a member reports its share.
         """
         shares = [0.0] * len(self)
 
@@ -275,7 +275,7 @@ class Members:
         return [request.reply.result() for request in requests]
 
     def close(self) -> None:
-        """End all connections, with which the members release everything."""
+        """Close all connections. The members then release everything."""
         self._is_closed.set()
         for member in self._all:
             member.fail(ClusterError("the model was closed"))
@@ -292,7 +292,7 @@ class Members:
             member.fail(self._failure)
 
     def _send_all(self) -> None:
-        """Send what is queued, until the members are closed. A launch also lists results that are gone."""
+        """Send queued requests until the members are closed. A launch also lists results to release."""
         while (requests := self._outgoing.get()) is not None:
             released: list[int] | None = None
             for request in requests:
@@ -309,7 +309,7 @@ class Members:
                 member.tell_alive()
 
     def _check_alike(self, about: Sequence[Mapping[str, Any]]) -> None:
-        """Members that follow the same rule of numbers give the same bits, on any device."""
+        """Check that all members follow one rule, which makes results bit-identical on any device."""
         first = about[0]
         for member, other in zip(self._all, about, strict=True):
             if other["rule"].split()[:2] != first["rule"].split()[:2]:
@@ -318,4 +318,4 @@ class Members:
                     f"by {first['rule']}: use backends of one rule"
                 )
             if any(other[name] != first[name] for name in ("kv_dtype", "cache_config")):
-                raise ClusterError(f"{member.name} stores keys and values in another way than others")
+                raise ClusterError(f"{member.name} stores keys and values in a different way than others")

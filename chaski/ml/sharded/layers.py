@@ -1,4 +1,4 @@
-"""Splitting by layers: each member has a run of layers and their storage; values between them are sent."""
+"""Splitting by layers: each member has consecutive layers and their storage; values between them are sent."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
 
 class LayerSplit:
-    """Runs of layers whose weights take shares of the bytes of all weights.
+    """A split into consecutive layers, where each member's weights have its share of all bytes.
 
-    Parts outside of layers are on the first member, except the output part, which is on the last. Where the
-    table of tokens makes them, both have it: otherwise the first member would wait for the last one.
+    Parts outside the layers are on the first member, except the output part, which is on the last. If the
+    token table also computes the outputs, both have it; otherwise the first would wait for the last.
     """
 
     def __init__(self, shares: Sequence[float], behind_first: int | None = None) -> None:
-        """`behind_first`: how many of the last layers the members after the first share; None for any.
+        """`behind_first`: number of trailing layers on the members after the first; None for any number.
 
-        The output counts as one more layer.
+        The output counts as one layer.
         """
         self._shares = shares
         self._behind_first = behind_first
@@ -50,7 +50,7 @@ class LayerSplit:
     def place(
         self, weights: Sequence[tuple[Weight, TensorInfo]]
     ) -> Sequence[Sequence[tuple[Weight, TensorInfo]]]:
-        """Raises OptionError where there are fewer layers than members."""
+        """Place weights by layer. Raises OptionError if there are fewer layers than members."""
         self._last_layers = _cut(weights, self._shares, self._behind_first)
         on_each: list[list[tuple[Weight, TensorInfo]]] = [[] for _ in self._shares]
         is_tied = _is_tied(weights)
@@ -71,9 +71,9 @@ class LayerSplit:
         return [heads if index == member else 0 for index in range(len(self._shares))]
 
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
-        """A node is where its weights and its storage are, others where the last of their operands is.
+        """Place a node with its weights and storage, and a node without them with the last of its operands.
 
-        Values that other members need anyway are sent instead of those computed from them.
+        Values that other members need anyway are sent instead of values that are computed from them.
         """
         places: dict[Tensor, int] = {}
         movable: list[Tensor] = []
@@ -83,7 +83,7 @@ class LayerSplit:
             fixed = {self._member_with(x, node) for x in node.operands if isinstance(x, Weight | KVBuffer)}
             tensors = [x for x in node.operands if isinstance(x, Tensor) and x in places]
             fixed |= {places[x] for x in tensors if x.op in CONTENTS}
-            if node.op == "adapt":  # where the changed matrix is
+            if node.op == "adapt":  # on the member with the changed matrix
                 fixed.add(places[tensors[0]])
             if len(fixed) > 1:
                 raise UnsupportedError(
@@ -96,7 +96,7 @@ class LayerSplit:
         return {node: Placed([place], None, [None] * len(node.operands)) for node, place in places.items()}
 
     def _member_with(self, operand: Weight | KVBuffer, node: Tensor) -> int:
-        """The member that has it; of a table that two have, the last one where outputs are made of it."""
+        """Return the member with an operand; for outputs from a table that two members have, the last one."""
         if isinstance(operand, Weight):
             members = [index for index, held in enumerate(self._held[operand]) if held.whole is not None]
             return members[0] if node.op == "embedding" else members[-1]
@@ -115,12 +115,12 @@ class LayerSplit:
 
 
 def _is_tied(weights: Sequence[tuple[Weight, TensorInfo]]) -> bool:
-    """Return whether the table of tokens makes the outputs, too."""
+    """Return whether the token table also computes the outputs."""
     return all(weight.name != _OUTPUT for weight, _ in weights)
 
 
 def _move(graph: Graph, places: dict[Tensor, int], movable: Sequence[Tensor]) -> None:
-    """Move nodes to the member that alone reads them, where others there read all of their operands."""
+    """Move a node to the only member that reads it, if other nodes there read all its operands."""
     readers: dict[Tensor, list[Tensor]] = {}
     for node in graph.nodes:
         for operand in node.operands:
@@ -142,7 +142,7 @@ def _move(graph: Graph, places: dict[Tensor, int], movable: Sequence[Tensor]) ->
 def _cut(
     weights: Sequence[tuple[Weight, TensorInfo]], shares: Sequence[float], behind_first: int | None
 ) -> Sequence[int]:
-    """The last layer of each member; that of the one before it for a member that has none."""
+    """Return the last layer of each member; a member without layers repeats the previous number."""
     layers: dict[int, int] = {}
     before = after = 0
     for weight, info in weights:
@@ -168,9 +168,9 @@ def _cut(
 
 
 def _ends(sizes: Sequence[int], shares: Sequence[float], before: int, after: int) -> Sequence[int]:
-    """How many layers the members have so far: where the bytes are nearest to their shares.
+    """Return the cumulative number of layers per member, chosen so that bytes are nearest to the shares.
 
-    `before` and `after` are bytes on the first and on the last member in addition to their layers.
+    `before` and `after` are the bytes on the first and the last member in addition to their layers.
     """
     if len(sizes) < len(shares):
         raise OptionError(f"{len(sizes)} layers cannot be split over {len(shares)} nodes: name fewer nodes")

@@ -1,6 +1,6 @@
-"""Connections between members: TLS, and on both ends the proof that the other end knows the key.
+"""Connections between members over TLS, where each end proves to the other that it knows the key.
 
-A connection carries messages one way only, so that each end of it is used by one thread at a time.
+A connection carries messages in one direction only, so that one thread at a time uses each end.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Listener", "connect"]
 
 
 class Listener:
-    """A listener that takes connections at an address, and hands each to `accepted` in a separate thread.
+    """A listener that accepts connections at an address and passes each to `accepted` in its own thread.
 
-    Raises ClusterError if it cannot listen there.
+    Raises ClusterError if it cannot listen at the address.
     """
 
     def __init__(self, host: str, port: int, key: bytes, accepted: Callable[[socket.socket], None]) -> None:
@@ -35,13 +35,13 @@ class Listener:
         try:
             self._socket = socket.create_server((host, port), family=family)
         except OSError as error:
-            raise ClusterError(f"nobody can listen at {host}:{port}: {error}") from None
+            raise ClusterError(f"cannot listen at {host}:{port}: {error}") from None
         self.port: int = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._listen, name="chaski-listener", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more. Accepted connections continue."""
+        """Stop listening. Accepted connections continue."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -70,7 +70,7 @@ class Listener:
 
 
 def connect(host: str, port: int, key: bytes) -> socket.socket:
-    """Return a connection to a member that knows the key. Raises ClusterError where there is none."""
+    """Return a connection to a member that knows the key. Raises ClusterError if that is not possible."""
     connection: socket.socket | None = None
     deadline = _Deadline(PATIENCE)
     try:
@@ -96,13 +96,13 @@ class _NoProofError(Exception):
 
 
 class _Deadline:
-    """The end of the time for all that is sent and received together: single bytes do not extend it."""
+    """A deadline for a whole exchange. Data that arrive slowly do not extend it."""
 
     def __init__(self, seconds: float) -> None:
         self._end = monotonic() + seconds
 
     def limit(self, connection: socket.socket) -> None:
-        """Let the next operation of a connection end in time. Raises TimeoutError if none is left."""
+        """Limit a connection's next operation to the remaining time. Raises TimeoutError if none is left."""
         left = self._end - monotonic()
         if left <= 0:
             raise TimeoutError("the other end did not prove in time that it knows the key")

@@ -1,4 +1,4 @@
-"""A member's share of a plan: its pieces, computed one after the other by its own backend."""
+"""A member's share of a plan: its pieces, which its backend computes one after the other."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ __all__ = ["MemberPlan", "Rows"]
 F32 = npt.NDArray[np.float32]
 Arrays = Mapping[str, npt.NDArray[Any]]
 Values = Mapping[str, "F32 | _Arriving"]
-"""Values between pieces by their names, some of which are still to come."""
+"""Values between pieces, by name. Some have not arrived yet."""
 
 OnRows = Callable[[str, int, F32], None]
-"""Called with the name of an output, the number of its first row, and rows that have been computed."""
+"""Called with the name of an output, the number of the first row, and the computed rows."""
 
 
 class Rows:
-    """A result of one run, unchanged for as long as it is referenced."""
+    """A result of one run. It does not change while it is referenced."""
 
     def __init__(
         self, launch: Launch | None, name: str, num_bytes: int, rows: npt.NDArray[np.float32] | None = None
     ) -> None:
-        """`rows`: the result itself, where it is in no launch."""
+        """`rows`: the result itself, if it belongs to no launch."""
         self._launch = launch
         self._name = name
         self.num_bytes = num_bytes
         self._rows = rows
 
     def fetch(self, begin: int = 0, end: int | None = None) -> npt.NDArray[np.float32]:
-        """Its rows, each flat: (rows, width)."""
+        """Return rows of the result, each flat: (rows, width)."""
         if self._launch is None:
             assert self._rows is not None
             return self._rows[begin:end]
@@ -52,13 +52,13 @@ class Rows:
 
 
 class _Arriving:
-    """Rows (rows, width) of a value, float32. Parts of members are joined to rows when these are read.
+    """Rows (rows, width) of a value, float32, which arrive while members compute others.
 
-    Some rows travel while members compute others. Reading raises ClusterError where a part will not come.
+    Reading rows joins the members' parts of them. It raises ClusterError if a part will not arrive.
     """
 
     def __init__(self, rows: int, width: int, groups: int, parts_of: Callable[[int, slice], Sequence[F32]]):
-        """`parts_of` waits for the parts (n, own width) of rows, by a number and a slice of `row_parts`."""
+        """`parts_of`: waits for members' parts (n, own width), by a number and a slice of `row_parts`."""
         self._array = np.empty((rows, width), np.float32)
         self._groups = groups
         self._parts_of = parts_of
@@ -69,7 +69,7 @@ class _Arriving:
         return len(self._array)
 
     def rows(self, end: int) -> F32:
-        """Wait for the first `end` rows, and return them (end, width)."""
+        """Wait for the first `end` rows and return them: (end, width)."""
         while self._there < end:
             number, rows = next(self._coming)
             put_joined(self._array[rows], self._parts_of(number, rows), self._groups)
@@ -78,10 +78,10 @@ class _Arriving:
 
 
 class _PiecePlan:
-    """The plan of a piece, or those of its chunks."""
+    """The plan of a piece, or the plans of its chunks."""
 
     def __init__(self, backend: Backend, piece: Piece, read: Collection[str]) -> None:
-        """`read`: the values that pieces read or send. Others stay where the backend computes them."""
+        """`read`: the values that pieces read or send. Other results stay where the backend computes them."""
         graph = piece.graph
         self._read = [name for name in graph.outputs if name in read]
         self._outputs = [(name, *_extent(node)) for name, node in graph.outputs.items()]
@@ -99,15 +99,15 @@ class _PiecePlan:
 
     @property
     def reads_ahead(self) -> ReadsAhead | None:
-        """The plan, if it can read its weights ahead. It has the weights of all stages."""
+        """A plan with the weights of all stages, if it can read them ahead; else None."""
         return self._plan if isinstance(self._plan, ReadsAhead) else None
 
     def run(
         self, values: Values, inputs: Arrays, sizes: Mapping[str, int], on_rows: OnRows
     ) -> tuple[Mapping[str, Rows], Mapping[str, F32]]:
-        """Compute it -> its outputs, and the rows (n, width) of those that are read.
+        """Compute the piece -> its outputs, and the rows (n, width) of the outputs that are read.
 
-        `on_rows` gets all of these as soon as they are computed.
+        `on_rows` receives these rows as soon as they are computed.
         """
         given: dict[str, npt.NDArray[Any] | _Arriving] = {name: values[name] for name in self._values}
         given |= {name: inputs[name] for name in self._inputs}
@@ -136,7 +136,7 @@ class _PiecePlan:
         sizes: Mapping[str, int],
         on_rows: OnRows,
     ) -> Mapping[str, F32]:
-        """Compute a stage -> its outputs, of all rows."""
+        """Compute a stage -> its outputs for all rows."""
         count = sizes[chunks.dim]
         cut = {name: chunks.is_cut(graph, name) for name in graph.inputs}
         found: dict[str, F32] = {}
@@ -159,10 +159,10 @@ class _PiecePlan:
 
 
 class _ReadingAhead:
-    """Reads weights of a piece, and of those after it, while the piece waits for values."""
+    """Reading of weights of a piece, and of later pieces, while the piece waits for values."""
 
     def __init__(self, plans: Sequence[ReadsAhead | None], first: int) -> None:
-        """`plans`: those of all pieces, None for one that cannot; `first`: the number of the piece."""
+        """`plans`: by piece, None for one that cannot read ahead; `first`: the number of this piece."""
         self._plans = plans
         self._first = first
 
@@ -180,9 +180,9 @@ class _ReadingAhead:
 
 
 class MemberPlan:
-    """The pieces of a graph that the member `own` computes. `results` are values that may be asked for.
+    """The pieces of a graph that the member `own` computes. `results` are the values that can be fetched.
 
-    `bytes` is the most that values between pieces take, in addition to the memory of the backend.
+    `bytes` is the most memory that values between pieces take, in addition to the backend's memory.
     """
 
     def __init__(
@@ -198,14 +198,14 @@ class MemberPlan:
         plans = [None if plan is None else plan.reads_ahead for _, plan in self._pieces]
         self._reading_ahead = [_ReadingAhead(plans, index) for index in range(len(plans))]
         self._unread = _read_last(pieces)
-        # Those of rows that come from other members.
+        # The dimensions of rows that come from other members.
         self._dims = {gather.leading for piece in pieces for gather in piece.gathers}
         self.bytes = _most_bytes(pieces, self._unread)
 
     def run(self, run: int, inputs: Arrays, sizes: Mapping[str, int]) -> Mapping[str, Rows]:
         """Compute all pieces -> the results.
 
-        Raises ClusterError where another member fails, and what computing a piece raises.
+        Raises ClusterError if another member fails, and any error of computing a piece.
         """
         self._exchange.begin(run, max((sizes[dim] for dim in self._dims), default=0) > ROWS)
         values: dict[str, F32 | _Arriving] = {}
@@ -229,9 +229,10 @@ class MemberPlan:
         return results
 
     def _send_rows(self, piece: Piece, name: str, first: int, rows: F32) -> None:
-        """Send rows of a value, from the number `first` on, to the members that wait for them, in parts.
+        """Send rows of a value, in parts, to the members that wait for them.
 
-        Rows of a table that is cut are sent together, when all are there.
+        `first` is the number of the first row. Rows of a table that is cut are sent together after all are
+        computed.
         """
         for send in piece.sends:
             if send.value == name and send.owned is None:
@@ -246,7 +247,7 @@ class MemberPlan:
     def _gathered(
         self, gather: Gather, values: Values, inputs: Arrays, count: int, meanwhile: Meanwhile
     ) -> F32 | _Arriving:
-        """A value of that many rows."""
+        """Return a value of `count` rows, which may still be arriving."""
 
         def parts_of(number: int, rows: slice) -> Sequence[F32]:
             return [
@@ -261,7 +262,7 @@ class MemberPlan:
         return _Arriving(count, gather.width, gather.groups, parts_of)
 
     def _by_owner(self, parts: Sequence[F32], ids: npt.NDArray[Any], owned: OwnedRows) -> F32:
-        """Each row from the member whose part of the table has its id."""
+        """Take each row from the member whose part of the table contains its id."""
         if sum(int(_own_rows(ids, cut).sum()) for cut in owned.cuts) < len(ids):
             raise ValueError(f"{owned.ids} has an index outside of 0 to {owned.cuts[-1][1] - 1}")
         found = np.empty((len(ids), parts[0].shape[1]), parts[0].dtype)
@@ -272,25 +273,25 @@ class MemberPlan:
 
 
 def _first_rows(value: npt.NDArray[Any] | _Arriving, end: int | None = None) -> npt.NDArray[Any]:
-    """The first rows of a value, all without `end`, when they have arrived."""
+    """Wait for the first rows of a value and return them; all rows without `end`."""
     return value.rows(len(value) if end is None else end) if isinstance(value, _Arriving) else value[:end]
 
 
 def _extent(node: Tensor) -> tuple[str, int]:
-    """The name of a node's leading dimension, and the bytes of one of its rows."""
+    """Return the name of a node's leading dimension, and the bytes of one of its rows."""
     leading = node.shape[0]
     assert isinstance(leading, Dim)
     return leading.name, 4 * math.prod(size for size in node.shape[1:] if isinstance(size, int))
 
 
 def _read_by(piece: Piece) -> Sequence[str]:
-    """The values that a piece reads, and those that it sends."""
+    """Return the values that a piece reads or sends."""
     parts = (gather.part for gather in piece.gathers)
     return [*piece.values, *parts, *(send.value for send in piece.sends)]
 
 
 def _read_last(pieces: Sequence[Piece]) -> Sequence[Sequence[str]]:
-    """The values that each piece is the last one to read."""
+    """Return, for each piece, the values that no later piece reads."""
     last: dict[str, int] = {}
     for index, piece in enumerate(pieces):
         last |= dict.fromkeys([*_read_by(piece), *piece.graph.outputs], index)
@@ -298,7 +299,7 @@ def _read_last(pieces: Sequence[Piece]) -> Sequence[Sequence[str]]:
 
 
 def _most_bytes(pieces: Sequence[Piece], unread: Sequence[Sequence[str]]) -> int:
-    """The bytes of values that exist at the same time, in the largest batch."""
+    """Return the most bytes of values that exist at the same time in the largest batch."""
     most = 0
     alive: dict[str, int] = {}
     for piece, dropped in zip(pieces, unread, strict=True):

@@ -1,4 +1,4 @@
-"""Where members are: on other machines, behind an address, or in threads of this process."""
+"""The places of members: an address on another machine, or a thread of this process."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ __all__ = ["LocalNodes", "Node", "RemoteNode"]
 
 
 class Node(Protocol):
-    """A place where a member is. `name` is for messages; `address` is what other members reach it by."""
+    """The place of a member. `name` is for messages; other members connect to `address`."""
 
     @property
     def name(self) -> str:
-        """Its name in messages, such as `node 10.0.0.1:11500` or `cuda:0`."""
+        """The name in messages, such as `node 10.0.0.1:11500` or `cuda:0`."""
 
     @property
     def address(self) -> Any:
-        """Its address in the `join` request, by which other members connect to it."""
+        """The address in the `join` request, to which other members connect."""
 
     @property
     def is_far(self) -> bool:
-        """True if a network leads to it, on which fewer bytes are faster."""
+        """True if it is reached over a network, where fewer bytes are faster."""
 
     def connect(self) -> Channel:
-        """Open one more connection to it. Raises ClusterError where it cannot be reached."""
+        """Open another connection to the member. Raises ClusterError if it cannot be reached."""
 
     def device_name(self, device: str) -> str:
-        """The name of one of its devices, which no device of another node has."""
+        """Return a name for one of its devices that is unique among all nodes."""
 
 
 class RemoteNode:
-    """A process of `chaski shard`, which knows the key."""
+    """A `chaski shard` process that knows the key."""
 
     is_far = True
 
@@ -60,15 +60,15 @@ class RemoteNode:
 
 
 class LocalNodes:
-    """Members in threads of this process, one for each device, without other machines to distinguish."""
+    """Members in threads of this process, one for each device."""
 
     def __init__(self, openings: Mapping[str, OpenBackend]) -> None:
-        """`openings`: what opens the backend of each device, by the device's name."""
+        """`openings`: the function that opens each device's backend, by the device's name."""
         self._sessions = [Sessions(self._connect, opening) for opening in openings.values()]
         self.nodes: Sequence[Node] = [_LocalNode(self, *each) for each in enumerate(openings)]
 
     def _connect(self, number: int) -> Channel:
-        """Open a connection to a member. It waits for its other end's first message in a thread."""
+        """Open a connection to a member. A thread waits for the first message on it."""
         ours, theirs = pipe()
         take = self._sessions[number].take
         threading.Thread(target=take, args=(theirs,), name="chaski-member", daemon=True).start()
@@ -97,7 +97,7 @@ def pipe() -> tuple[Pipe, Pipe]:
 
 
 class _PipeEnd:
-    """One end of a connection within this process. A value that is put into it is taken at the other end."""
+    """One end of a connection within this process. Values that are put in here come out at the other end."""
 
     def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
         self._incoming = incoming
@@ -125,7 +125,7 @@ class _PipeEnd:
 
 
 class Pipe(_PipeEnd):
-    """A `Channel` within this process. Nothing is encoded; arrays are copied, as they would be elsewhere."""
+    """A `Channel` within this process. Nothing is encoded, but arrays are copied as on a socket."""
 
     def send(self, fields: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]] = ()) -> None:
         self._put((fields, [np.array(array, order="C") for array in arrays]))
@@ -135,10 +135,10 @@ class Pipe(_PipeEnd):
         return found
 
     def expect_within(self, seconds: float | None) -> None:
-        """Change nothing: the other end cannot be lost alone."""
+        """Do nothing: the other end cannot be lost without this one."""
 
     def finish_within(self, seconds: float) -> None:
-        """Change nothing, for the same reason."""
+        """Do nothing: the other end cannot be lost without this one."""
 
     def values(self) -> ValuePipe:
         return ValuePipe(self._incoming, self._outgoing)
@@ -148,7 +148,7 @@ class ValuePipe(_PipeEnd):
     """A `ValueChannel` within this process."""
 
     def awaited(self) -> None:
-        """Return that there is no descriptor."""
+        """Return None: there is no descriptor."""
 
     def send(self, at: At, rows: Rows) -> None:
         self._put((at, np.array(rows, order="C") if isinstance(rows, np.ndarray) else rows))

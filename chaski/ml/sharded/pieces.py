@@ -1,6 +1,6 @@
-"""A graph cut into pieces: the work of each member, and the values sent and awaited between two pieces.
+"""A graph cut into pieces: each member's work, and the values that are sent between pieces.
 
-The nodes have levels. Values that a node reads from other members were computed on a lower level, so that all
+Each node has a level. Values that a node reads from other members are computed on a lower level, so all
 values between two levels are sent at once.
 """
 
@@ -21,17 +21,17 @@ __all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "TopOfParts", "cut_
 
 
 class OwnedRows(Struct, frozen=True):
-    """Where the rows of a table are cut: the name of the input with the ids, and what each source has."""
+    """The cut of a table by rows: the name of the input with the ids, and each source's range of rows."""
 
     ids: str
     cuts: Sequence[Cut]
 
 
 class Gather(Struct, frozen=True):
-    """A value put together of the parts of `sources`, which each member calls `part`, and sends as `number`.
+    """A value that is joined from parts of `sources`. Each names its part `part` and sends it as `number`.
 
     `leading` names the dimension of its rows, which have `width` elements. Without rows, nothing is sent.
-    `groups`: the parts stand side by side in each of that many groups of a row.
+    `groups`: the number of groups in a row; the parts are side by side within each group.
     """
 
     value: str
@@ -45,11 +45,11 @@ class Gather(Struct, frozen=True):
 
 
 class Send(Struct, frozen=True):
-    """A value that other members wait for, of some rows only where those of a table are cut.
+    """A value that other members wait for: all its rows, or some if they are rows of a table that is cut.
 
-    `leading` names the dimension of its rows; where there are none, nothing is sent.
-    `block`: the size of the blocks in which all its readers round it to int8, so that it may be sent as that;
-    0 if a reader needs floats, or a block has elements of several members.
+    `leading` names the dimension of its rows. Without rows, nothing is sent.
+    `block`: the size of the blocks in which all readers round the value to int8, so that it can be sent as
+    int8; 0 if a reader needs floats, or if a block has elements of several members.
     """
 
     value: str
@@ -63,8 +63,8 @@ class Send(Struct, frozen=True):
 class Piece(Struct):
     """The work of a member on one level: gather, compute, send.
 
-    The inputs of the graph are inputs of the whole graph, by their names, or values of the same names.
-    `ids` has inputs whose ids become places in the member's part of a table. The outputs are values.
+    The inputs of its graph are inputs of the whole graph, or values, of the same name; its outputs are
+    values. `ids` lists inputs whose ids are converted to places in the member's part of a table.
     """
 
     gathers: list[Gather] = field(default_factory=list)
@@ -75,14 +75,14 @@ class Piece(Struct):
 
 
 class TopOfParts(Struct, frozen=True):
-    """Where the parts of rows are cut whose largest elements are known, and the input that says how many."""
+    """A `top_k` by parts: the cuts of the rows, and the name of the input with the counts."""
 
     cuts: Sequence[Cut]
     counts: str
 
 
 class Result(Struct, frozen=True):
-    """An output of the graph: the members that have it, or parts of it in groups of a row, and its value.
+    """An output of the graph: its value, and the members that have it or have parts of each group of a row.
 
     `leading` names the dimension of its rows. `top`: the members have the largest elements of their parts.
     """
@@ -102,10 +102,10 @@ def cut_graph(
     units: Units,
     blocks: Mapping[Tensor, int],
 ) -> tuple[Sequence[Sequence[Piece]], Mapping[str, Result]]:
-    """Return the pieces of each member, and where the outputs are. Every input is free.
+    """Return the pieces of each member, and the places of the outputs. Every input is free.
 
-    `units`: how much members have of what is cut. `blocks` has the values that are only read to be rounded in
-    blocks of that many elements.
+    `units`: the members' shares of everything that is cut. `blocks`: values that are read only as int8, with
+    the size of the blocks in which they are rounded.
     """
     return _Cutting(graph, placed, held, free, units, blocks).cut()
 
@@ -129,7 +129,7 @@ class _Cutting:
         self._numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._levels = self._find_levels()
         self._wanted: set[tuple[Tensor, int]] = set()
-        # What each member needs of others, or of itself and others, with the level of its first use.
+        # The values that each member needs from others, or from itself and others, with the first level.
         self._gathered: dict[tuple[Tensor, int], int] = {}
 
     def cut(self) -> tuple[Sequence[Sequence[Piece]], Mapping[str, Result]]:
@@ -146,7 +146,7 @@ class _Cutting:
             for member in range(self._members):
                 if (node, member) in self._wanted:
                     pieces[member][self._levels[node]].add(node)
-        # Outputs of earlier pieces that later pieces of a member read have to be listed for it.
+        # A member must keep outputs of its earlier pieces that its later pieces read.
         for name, result in results.items():
             for member in result.members:
                 node = self._graph.outputs[name]
@@ -159,12 +159,12 @@ class _Cutting:
         return [[piece for piece in some if not _is_empty(piece)] for some in found], results
 
     def reads(self, node: Tensor) -> Iterator[tuple[Tensor, int | None]]:
-        """Yield the values that a node reads, and along which axis a part of them is enough."""
+        """Yield the values that a node reads, each with the axis along which a part is enough, or None."""
         for operand, axis in zip(node.operands, self._placed[node].needs, strict=True):
             yield from self._sources(operand, axis)
 
     def _sources(self, operand: Operand, axis: int | None) -> Iterator[tuple[Tensor, int | None]]:
-        """Values that every member computes itself are not read; their operands are."""
+        """Yield an operand, or the operands of a value that every member computes itself."""
         if isinstance(operand, Tensor) and not self._free.has(operand):
             if operand.op == "group_by_expert":
                 yield from self._sources(operand.operands[0], None)
@@ -211,7 +211,7 @@ class _Cutting:
         return Result(self.value(node), members, _groups(node.shape, place.axis), leading.name, top)
 
     def _find_wanted(self, results: Mapping[str, Result]) -> None:
-        """Find the nodes that are computed for the outputs and for storage, from the last to the first."""
+        """Find the nodes that outputs or storage need, from the last to the first."""
         for name, result in results.items():
             self._wanted |= {(self._graph.outputs[name], member) for member in result.members}
         for node in reversed(self._graph.nodes):
@@ -233,7 +233,7 @@ class _Cutting:
             self._wanted |= {(source, other) for other in self.sources_of(source)}
 
     def sources_of(self, node: Tensor) -> Sequence[int]:
-        """The members that a whole value comes from."""
+        """Return the members that have the parts of a whole value."""
         place = self._placed[node]
         return place.members if place.axis is not None or place.owned is not None else place.members[:1]
 
@@ -253,11 +253,11 @@ class _Cutting:
             pieces[source][self._levels[node]].send(node, member, owned)
 
     def number(self, node: Tensor) -> int:
-        """The number of a node's result, by which members call it."""
+        """Return the number by which members identify a node's result."""
         return self._numbers[node]
 
     def block(self, node: Tensor) -> int:
-        """The elements of the blocks in which a result may travel; 0 where it travels as floats."""
+        """Return the size of the int8 blocks in which a result may be sent; 0 if it is sent as floats."""
         block, place = self._blocks.get(node, 0), self._placed[node]
         if not block or place.owned is not None:
             return 0
@@ -267,11 +267,11 @@ class _Cutting:
         return 0 if any(width % block for width in widths) else block
 
     def value(self, node: Tensor) -> str:
-        """The name of a member's own part of a node's result."""
+        """Return the name of a member's own part of a node's result."""
         return f"value {self._numbers[node]}"
 
     def gathered_value(self, node: Tensor) -> str:
-        """The name of the whole result, where a member does not have that itself."""
+        """Return the name of a whole result that a member does not compute itself."""
         return f"whole {self._numbers[node]}"
 
     def level(self, node: Tensor) -> int:
@@ -284,7 +284,7 @@ class _Cutting:
         return self._free.has(node)
 
     def local_shape(self, node: Tensor, member: int) -> Shape:
-        """The shape of a member's own part of a node's result."""
+        """Return the shape of a member's own part of a node's result."""
         place = self._placed.get(node)
         if place is None or place.axis is None:
             return node.shape
@@ -300,7 +300,7 @@ class _Cutting:
         return cuts(size, self._units)[member]
 
     def held(self, weight: Weight, member: int, as_part: bool) -> Weight:
-        """A weight as a member has it. Raises UnsupportedError if it lacks what is needed."""
+        """Return a member's form of a weight. Raises UnsupportedError if the member lacks the needed form."""
         held = self._held[weight][member]
         found = held.part if as_part else held.whole
         if found is None:
@@ -310,7 +310,7 @@ class _Cutting:
 
 
 class _PieceBuilder:
-    """The piece of a member on one level, node by node."""
+    """A builder of one member's piece on one level, node by node."""
 
     def __init__(self, cutting: _Cutting, member: int, level: int) -> None:
         self._cutting = cutting
@@ -326,7 +326,7 @@ class _PieceBuilder:
         self._piece.gathers.append(gather)
 
     def send(self, node: Tensor, target: int, owned: OwnedRows | None) -> None:
-        """Keep a value, and send it to a member, which may be this one."""
+        """Keep a value and send it to a member, which may be this one."""
         self.keep(node)
         if target != self._member:
             self._sends.setdefault(node, ([], owned))[0].append(target)
@@ -348,7 +348,7 @@ class _PieceBuilder:
         return piece
 
     def add(self, node: Tensor) -> None:
-        """Record a node, as the member computes it."""
+        """Record a node in the form that the member computes."""
         place = self._cutting.placed(node)
         given = list(zip(node.operands, place.needs, strict=True))
         operands: list[Operand] = []
@@ -385,7 +385,7 @@ class _PieceBuilder:
         return own
 
     def _read(self, node: Tensor, axis: int | None) -> Tensor:
-        """A member's part of a value: all of it, or its part along an axis."""
+        """Return a member's form of a value: all of it, or its part along an axis."""
         if (node, axis) not in self._local:
             self._local[node, axis] = self._found(node, axis)
         return self._local[node, axis]
@@ -429,7 +429,7 @@ class _PieceBuilder:
         return graph.record("reshape", (taken,), part, whole.dtype)
 
     def _places_in_part(self, ids: Tensor, cut: Cut) -> Tensor:
-        """The input with the places of ids in the member's part of a table; of others, any place."""
+        """Return an input with the places of ids in the member's part of a table; any place for other ids."""
         name = f"{ids.attributes['name']} in {cut[0]}:{cut[1]}"
         self._piece.ids[name] = ids.attributes["name"], cut
         known = self._piece.graph.inputs.get(name)
@@ -449,7 +449,7 @@ def _size(shape: Shape, axis: int) -> int:
 
 
 def _groups(shape: Shape, axis: int | None) -> int:
-    """How many groups of a row have parts side by side."""
+    """Return the number of groups of a row in which parts are side by side."""
     return 1 if axis is None else math.prod(size for size in shape[1:axis] if isinstance(size, int))
 
 

@@ -1,4 +1,4 @@
-"""Where the nodes of a graph are computed: on which members, and which part of a result each one has."""
+"""Placement of a graph's nodes: the members that compute each, and their parts of its result."""
 
 from __future__ import annotations
 
@@ -30,48 +30,48 @@ __all__ = [
 ]
 
 Cut = tuple[int, int]
-"""The first row, column or head that a member has, and the one behind its last."""
+"""The first row, column or head that a member has, and the one after its last."""
 
-# What every member computes for itself, where it depends on the inputs of a graph alone.
+# Operations that every member computes for itself if they depend only on the inputs of a graph.
 _CHEAP = ("input", "rope_table", "position_scale", "scale_rows", "reshape")
 
 
 Units = Sequence[int]
-"""The shares of members in what is cut, as small whole numbers: with (3, 1) the first has three quarters."""
+"""The members' shares of everything that is cut, as small integers: with (3, 1) the first has 3/4."""
 
 
 def cuts(count: int, units: Units) -> Sequence[Cut]:
-    """Cut `count` rows, columns or heads into consecutive parts, one a member, in proportion to its units.
+    """Cut `count` rows, columns or heads into consecutive parts, one per member, in proportion to `units`.
 
-    All numbers that are multiples of the sum are cut at the same shares of them.
+    Every count that is a multiple of the sum of units is cut in the same proportions.
     """
     ends = [count * end // sum(units) for end in accumulate(units, initial=0)]
     return list(pairwise(ends))
 
 
 class HeldWeight(Struct, frozen=True):
-    """A weight as a member has it: all of it, its part, both or nothing."""
+    """A member's form of a weight: all of it, its part, both, or nothing."""
 
     whole: Weight | None = None
     part: Weight | None = None
 
 
 class HeldBuffer(Struct, frozen=True):
-    """Storage of the members, None for those that have nothing; `is_cut` where each has some of the heads."""
+    """Storage of the members: None for a member without it. `is_cut`: each member has some of the heads."""
 
     buffers: Sequence[KVBuffer | None]
     is_cut: bool
 
 
 class HeldTable:
-    """A table of adapters of the members, each of which knows its own by the same number."""
+    """The members' tables of adapters, which have the same number on every member."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 class Owned(Struct, frozen=True):
-    """Rows of a table that is cut: the row of a token is that of the member whose part has its id."""
+    """Rows of a table that is cut. The row of an id comes from the member whose part contains the id."""
 
     ids: Tensor
     cuts: Sequence[Cut]
@@ -80,11 +80,11 @@ class Owned(Struct, frozen=True):
 class Placed(Struct, frozen=True):
     """The place of a node.
 
-    members  those that compute it; each has all of the result, or its part along `axis`
-    axis     along which the members have cut the result; None where they have not
-    needs    for each operand the axis along which a part of it is read; None where all of it is
-    has_parts  whether the node's weights are parts, as its result is
-    owned    where the result has the rows of a table that is cut
+    members  the members that compute it; each has all of the result, or its part along `axis`
+    axis     the axis along which the result is cut; None if it is not cut
+    needs    for each operand the axis along which a part of it is read; None if all of it is read
+    has_parts  whether the node's weights are parts, like its result
+    owned    the table and its cut, if the result has rows of a table that is cut
     """
 
     members: Sequence[int]
@@ -95,44 +95,44 @@ class Placed(Struct, frozen=True):
 
 
 Held = Mapping[Weight, Sequence[HeldWeight]]
-"""What each member has of every placed weight."""
+"""Each member's form of every placed weight."""
 
 
 class Splitting(Protocol):
-    """How a model is split over members: where its weights, its storage and its nodes are."""
+    """A split of a model over members: the places of its weights, storage and nodes."""
 
     @property
     def description(self) -> str:
-        """All that decides how storage is cut, for content that is kept beyond this process."""
+        """A text that determines how storage is cut, for content that outlives this process."""
 
     def place(
         self, weights: Sequence[tuple[Weight, TensorInfo]]
     ) -> Sequence[Sequence[tuple[Weight, TensorInfo]]]:
-        """Decide what each member gets of the weights -> its own weights with their tensors, for each."""
+        """Distribute the weights -> each member's own weights with their tensors."""
 
     @property
     def held(self) -> Held:
-        """What members have of the weights that were placed."""
+        """The members' forms of the placed weights."""
 
     @property
     def units(self) -> Units:
-        """How much each member has of what is cut."""
+        """Each member's share of everything that is cut."""
 
     def heads(self, role: KVRole, heads: int, layer: int | None) -> Sequence[int]:
-        """The heads that each member stores of a layer; 0 for none."""
+        """Return the number of heads of a layer that each member stores."""
 
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
         """Place every node that is not free. Raises UnsupportedError for what cannot be split this way."""
 
 
 class FreeNodes:
-    """The nodes of a graph that depend on its inputs alone and cost little."""
+    """The nodes of a graph that depend only on its inputs and are cheap to compute."""
 
     def __init__(self) -> None:
         self._known: dict[Tensor, bool] = {}
 
     def has(self, node: Operand) -> bool:
-        """Return whether every member computes it for itself."""
+        """Return whether every member computes a node for itself."""
         if not isinstance(node, Tensor):
             return False
         if node not in self._known:
@@ -144,7 +144,7 @@ class FreeNodes:
 def joined(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:
     """Put the parts of members side by side, (rows, own width) each -> (rows, width).
 
-    With `groups`, each of that many groups of columns consists of a group of every part.
+    Each of the `groups` groups of columns consists of one group of every part.
     """
     if len(parts) == 1:
         return parts[0]

@@ -1,4 +1,4 @@
-"""Plans over members: each launch is one message to every member, and one reply."""
+"""Plans over several members. Each launch sends one message to every member, and receives one reply."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["ShardedLaunch", "ShardedPlan"]
 
 F32 = npt.NDArray[np.float32]
 
-# Seconds within which the loss of a member is noticed, where another one ended its connection to it before.
+# Seconds to wait for the head to notice the loss of a member after another member has reported a failure.
 _NOTICED = 1.0
 
 _TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32, DType.F16: np.float16}
 
 
 class ShardedPlan:
-    """A graph that members compute together. `number` is that of the plan on every member."""
+    """A graph that members compute together. `number` is the plan's number on every member."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ShardedPlan:
         self._dims = {d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)}
         self._results = results
         self._plan = {"backend": backend, "plan": number}
-        # The inputs that are sent to each member: those that any of its pieces reads.
+        # The inputs that are sent to each member, which are those that its pieces read.
         self._read = [_read_inputs(some, graph.inputs) for some in pieces]
         self._taking_part = [number for number, some in enumerate(pieces) if some]
 
@@ -76,7 +76,7 @@ class ShardedPlan:
         size = len(value)
         if sizes.setdefault(leading.name, size) != size or size > leading.maximum:
             raise ValueError(
-                f"input {name}: {size} rows, where {leading.name} is {sizes[leading.name]}, at most "
+                f"input {name} has {size} rows; it needs {leading.name} = {sizes[leading.name]}, at most "
                 f"{leading.maximum}"
             )
         known = value.fetch() if isinstance(value, FromLaunch) else value
@@ -84,7 +84,7 @@ class ShardedPlan:
 
 
 class ShardedLaunch:
-    """One run. Members keep its results until this object is gone."""
+    """One run. Members keep its results until this object is deleted."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ShardedLaunch:
         sizes: Mapping[str, int],
         counts: Mapping[str, npt.NDArray[Any]],
     ) -> None:
-        """`counts`: for results that are the largest elements of rows, how many of each row."""
+        """`counts`: for results that are the largest elements of rows, the number for each row."""
         self._members = members
         self._counts = counts
         self._run = run
@@ -108,9 +108,9 @@ class ShardedLaunch:
         weakref.finalize(self, members.release, run)
 
     def wait(self) -> None:
-        """Raise the error of the member that could not compute, or ClusterError for one that is lost.
+        """Wait for all replies. Raises the error of a member that failed, or ClusterError for a lost member.
 
-        It is raised once here, and always by `rows`.
+        This method raises the error once, and `rows` raises it on every call.
         """
         if self._is_over:
             return
@@ -126,7 +126,7 @@ class ShardedLaunch:
                     (member, name): rows for name, rows in zip(fields["results"], arrays, strict=True)
                 }
         if failures:
-            # Those that only waited for another one say so by this error.
+            # Members that only waited for another member report ClusterError.
             own = next((error for error in failures if not isinstance(error, ClusterError)), None)
             self._failure = self._members.failure or own or self._members.loss(_NOTICED) or failures[0]
             raise self._failure
@@ -154,14 +154,14 @@ class ShardedLaunch:
         return joined(parts, result.groups)
 
     def drop(self, output: str) -> None:
-        """Do nothing: members keep results until this object is gone."""
+        """Do nothing: members keep results until this object is deleted."""
 
     def _wanted(self, value: str, begin: int, end: int) -> Mapping[str, Any]:
         return {"run": self._run, "value": value, "begin": begin, "end": end}
 
 
 def _top(parts: Sequence[F32], top: TopOfParts, counts: npt.NDArray[Any]) -> F32:
-    """The largest elements of rows of those of their parts, as `ops.top_k` orders them (rows, 2 · count)."""
+    """Return the largest elements of rows from those of their parts, ordered as `ops.top_k` orders them."""
     rows, most = len(counts), parts[0].shape[1] // 2
     found = [part.reshape(rows, 2, most) for part in parts]
     values = np.concatenate([part[:, 0] for part in found], axis=1)

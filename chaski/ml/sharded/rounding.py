@@ -1,8 +1,8 @@
-"""Values that travel between nodes as int8, since all readers round them to int8 first.
+"""Values that are sent between nodes as int8, because all readers round them to int8 first.
 
-The rule is that of `native/include/matmul.h`; `chaski.ml.rounding` finds the values. The numbers that arrive
-differ from those that were sent, but they are rounded to the same int8 and the same scales. The sender makes
-sure of that for each row, or sends the row's floats.
+The rule is that of `native/include/matmul.h`; `chaski.ml.rounding` finds the values. The received numbers
+differ from the original ones, but round to the same int8 and the same scales. The sender checks that for each
+row, and sends the row's floats if the check fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ F32 = npt.NDArray[np.float32]
 
 
 class RoundedRows(Struct, frozen=True):
-    """Rows (rows, width) in blocks of 32 or super-blocks of 256: what they are rounded to, as bytes."""
+    """Rows (rows, width), rounded in blocks of 32 or super-blocks of 256, as bytes."""
 
     rows: int
     width: int
@@ -40,7 +40,7 @@ class RoundedRows(Struct, frozen=True):
         return self.data.nbytes
 
     def floats(self) -> F32:
-        """Return rows that are rounded alike. Raises ClusterError for bytes that are not such rows."""
+        """Return rows that round to the same int8. Raises ClusterError for bytes that are not such rows."""
         try:
             return _native.unrounded_rows(self.data, self.rows, self.width, self.block == SUPER_BLOCK)
         except ValueError as error:

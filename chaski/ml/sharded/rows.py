@@ -1,7 +1,7 @@
-"""Splitting by rows: each member has some output rows of every matrix, and the heads that they make.
+"""Splitting by rows: each member has some output rows of every matrix, and the heads that they produce.
 
-No sum crosses a member, so that no bit changes: an operation that reads all of a row waits until the parts of
-the members stand side by side. An operation of which nothing is said here is computed by every member.
+No sum crosses members, so no bit changes: an operation that reads a whole row waits until the members' parts
+are joined. Every member computes the operations that this module does not mention.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _WITH_MATRICES = (*PRODUCTS, "product")
 
 
 class RowSplit:
-    """Parts of all matrices. Heads are cut where their number is a multiple of all units together.
+    """A split of all matrices by rows. Heads are cut if their number is a multiple of the sum of all units.
 
-    Experts are cut along their rows, not between them, so that the work is shared alike whichever are chosen.
+    Experts are cut along their rows, so that the division of work does not depend on the choice of experts.
     """
 
     def __init__(self, units: Units) -> None:
@@ -85,7 +85,7 @@ class RowSplit:
         return placed
 
     def _axis(self, weight: Weight) -> int | None:
-        """The axis of a weight's rows, where it can be cut and has enough."""
+        """Return the axis of a weight's rows; None if it cannot be cut or has too few rows."""
         if weight.split is None:
             return None
         is_of_experts = len(weight.shape) == 3 or (weight.plain and weight.split == 0)
@@ -105,7 +105,7 @@ class RowSplit:
         return Placed(everybody, axis, needs, axis is not None and node.op in (*_WITH_MATRICES, *ATTENTION))
 
     def _top_of_parts(self, node: Tensor, axes: Axes) -> Placed | None:
-        """The largest elements of each part, which the reader of the result puts in order."""
+        """Place a `top_k` by parts: the reader of the result merges the largest elements of each part."""
         if node.op != "top_k" or axes.get(_tensor(node, 0)) != 1:
             return None
         size = _tensor(node, 0).shape[1]
@@ -115,7 +115,7 @@ class RowSplit:
         return Placed(range(self._members), None, [1, None]) if fits else None
 
     def _rule(self, node: Tensor, axes: Axes) -> tuple[int | None, Sequence[int | None]]:
-        """The axis along which a node's result is cut, and that of what it reads of its first operands."""
+        """Return the axis along which a node's result is cut, and the axes for its first operands."""
         if node.op in ELEMENTWISE:
             return self._elementwise(node, axes)
         if node.op in _WITH_MATRICES:
@@ -156,7 +156,7 @@ def _same(node: Tensor, axis: int, units: Units) -> int | None:
 
 
 def _but_the_last(node: Tensor, axis: int, units: Units) -> int | None:
-    """An operation along the last dimension has to see all of it."""
+    """Keep the axis unless it is the last dimension, which the operation must read completely."""
     return axis if axis < len(node.shape) - 1 else None
 
 
@@ -166,7 +166,7 @@ def _reshaped(node: Tensor, axis: int, units: Units) -> int | None:
 
 
 def _places(shape: Shape, units: Units) -> Sequence[int]:
-    """Where the parts along the first dimension after the rows end, in elements of a row."""
+    """Return the ends of the parts along the first dimension after the rows, in elements of a row."""
     size, *inner = (size for size in shape[1:] if isinstance(size, int))
     return [end * math.prod(inner) for _, end in cuts(size, units)]
 
@@ -206,9 +206,9 @@ def _is_cut(node: Tensor) -> bool:
 
 
 def without_first_outputs(graph: Graph) -> Graph:
-    """Return the graph with products of some rows of a matrix as those of all rows, of which some are taken.
+    """Return the graph with each `first_outputs` replaced by the whole product and a slice of it.
 
-    These rows are not evenly on all members.
+    The first rows of a matrix are not distributed evenly over the members.
     """
     if all(node.op != "first_outputs" for node in graph.nodes):
         return graph

@@ -1,4 +1,4 @@
-"""A member: waits at an address for heads that know the key, and computes parts of their models."""
+"""A member, which listens for heads that know the key and computes parts of their models."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\]]*):(?P<port>\d{1,5
 
 
 def listening_address(text: str) -> tuple[str, int]:
-    """Read host:port, where no host means all addresses of this machine. Raises OptionError."""
+    """Read host:port; an empty host means all addresses of this machine. Raises OptionError."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) >= 1 << 16:
-        raise OptionError(f"{text!r:.200} is no address to listen at; write host:port, such as 0.0.0.0:11500")
+        raise OptionError(f"{text!r:.200} is not an address to listen at; use host:port, as in 0.0.0.0:11500")
     return found["host"].strip("[]") or "0.0.0.0", int(found["port"])
 
 
 class MemberServer:
-    """Listens until `close`. Each head has a session with its own memory.
+    """A server that listens until `close`. Each head has a session with its own memory.
 
-    folders  where files are looked for by their names, besides the paths that a head has them at
-    speed    of this machine; None where nobody measures it
+    folders  folders that are searched for files by name, in addition to the paths that a head names
+    speed    measures the speed of this machine; None to leave it unknown
 
     Raises ClusterError if it cannot listen at the address.
     """
@@ -54,12 +54,12 @@ class MemberServer:
 
     @property
     def num_sessions(self) -> int:
-        """How many heads it computes for."""
+        """The number of heads that the server computes for."""
         return len(self._sessions)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of values that it has sent to other members for its sessions, but for what carries them."""
+        """Bytes of values that its sessions have sent to other members, without protocol overhead."""
         return self._sessions.num_bytes
 
     def wait_idle(self, seconds: float) -> bool:
@@ -67,6 +67,6 @@ class MemberServer:
         return self._sessions.wait_idle(seconds)
 
     def close(self) -> None:
-        """End all sessions, and wait until their memory is released."""
+        """End all sessions and wait until their memory is released."""
         self._listener.close()
         self._sessions.close()

@@ -1,4 +1,4 @@
-"""The work of a member for one head: the process that runs a model, and computes parts of it here."""
+"""The work of a member for one head, which is a process that runs a model and has parts computed here."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ ALIVE = 3.0
 SILENCE = 15.0
 """Seconds without a sign of life after which the other end counts as lost."""
 
-# Results of up to this many bytes are sent at once; larger ones are asked for.
+# Results of up to this many bytes are sent with the reply; the head requests larger ones.
 _SMALL = 1 << 16
 
 OpenBackend = Callable[[BackendOptions], Backend]
 """Opens the backend that a member computes with."""
 
 MeasureSpeed = Callable[[], float]
-"""Measures once how many bytes of weights a member reads in a second."""
+"""Measures, once, how many bytes of weights a member reads per second."""
 
 Connect = Callable[[Any], Channel]
-"""Connects to another member by its address. Raises ClusterError where it cannot be reached."""
+"""Connects to another member by its address. Raises ClusterError if it cannot be reached."""
 
 
 class _Part:
-    """A backend of a session with all that was made of it, by numbers."""
+    """A backend of a session with all its objects, by number."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -71,9 +71,9 @@ class _Part:
 
 
 class Session:
-    """One head's part of a member, from its first connection to its end, which releases everything.
+    """A member's work for one head, from the first connection to the end, which releases everything.
 
-    A thread reads requests, another one answers them in order, and a third one sends signs of life.
+    One thread reads requests, another answers them in order, and a third sends signs of life.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Session:
         }
 
     def run(self, replies: Channel) -> None:
-        """Answer requests until the head ends, or is lost."""
+        """Answer requests until the head ends or is lost."""
         self._replies = replies
         for work in (self._read, self._tell_alive):
             threading.Thread(target=work, name="chaski-member", daemon=True).start()
@@ -138,7 +138,7 @@ class Session:
             self._parts, self._results = [], {}
 
     def end(self) -> None:
-        """End all connections, and `run`."""
+        """Close all connections, which ends `run`."""
         self._is_over.set()
         self._queue.put(None)
         self.exchange.close()
@@ -168,7 +168,7 @@ class Session:
         try:
             handler = self._handlers.get(fields["kind"])
             if handler is None:
-                raise ClusterError(f"{fields['kind']!r:.50} is no request")
+                raise ClusterError(f"{fields['kind']!r:.50} is not a request")
             found, given = handler(fields, arrays)
             self._reply({"id": number, **found}, given)
         except OSError:
@@ -197,7 +197,7 @@ class Session:
         }, []
 
     def _join(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        """Connect to the members after this one, and wait for those before it."""
+        """Connect to the members after this one, and wait for the members before it."""
         addresses = fields["addresses"]
         for member in range(self._own + 1, len(addresses)):
             for is_outwards in (True, False):
@@ -209,11 +209,11 @@ class Session:
                 else:
                     self.exchange.receive_from(member, channel.values())
         if not self.exchange.wait_connected(len(addresses) - 1, PATIENCE):
-            raise ClusterError("the other nodes did not connect to it: each node must reach all those before")
+            raise ClusterError("the other nodes did not connect to it; each node must reach all nodes before")
         return {}, []
 
     def _devices(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        """The devices of the backend, and after them this machine, where it is none of them."""
+        """Return the devices of the backend, followed by this machine if it is not one of them."""
         devices = list(self._part(fields).backend.devices())
         if all(each.name != HOST for each in devices):
             memory = total_memory(), available_memory()
@@ -256,7 +256,7 @@ class Session:
         return {"bytes": self._part(fields).cell_rows[fields["rows"]].num_bytes(fields["room"])}, []
 
     def _read_cells(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        """Fill the block that is sent; without one, all of a new block is filled."""
+        """Fill the block in the request, or all of a new block if it contains none."""
         rows = self._part(fields).cell_rows[fields["rows"]]
         cells, *blocks = arrays
         block = blocks[0] if blocks else np.zeros(rows.num_bytes(fields["room"]), np.uint8)
@@ -301,7 +301,7 @@ class Session:
         return {}, []
 
     def _memory(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        """What the backend holds, and what values between pieces take in addition."""
+        """Return the memory of the backend, plus the memory of values between pieces."""
         part = self._part(fields)
         values = max((plan.bytes for plan in part.plans), default=0)
         held = part.backend.memory() + Memory((DeviceMemory(HOST, plans=values),))
@@ -316,7 +316,7 @@ class Session:
         return {}, []
 
     def _launch(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        """Small results come with the reply."""
+        """Launch a plan. The reply contains small results."""
         for run in fields["released"]:
             self._results.pop(run, None)
         plan = self._part(fields).plans[fields["plan"]]
@@ -331,7 +331,7 @@ class Session:
         return {}, [rows.fetch(fields["begin"], fields["end"])]
 
     def _close(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
-        """Release a backend; its number stays."""
+        """Release a backend. Its number is not reused."""
         part = self._part(fields)
         part.backend.close()
         part.weights, part.buffers, part.cell_rows, part.plans, part.tables = [], [], [], [], []
@@ -342,7 +342,7 @@ class Session:
 
 
 def _pairs(fields: Fields, arrays: Sequence[Any] = ()) -> Mapping[int, LoraMatrices]:
-    """The matrices of an adapter by number; without arrays, only their types and shapes mean something."""
+    """Return the matrices of an adapter by number; without arrays, only types and shapes are valid."""
     found = {}
     contents = iter(arrays)
     for matrix, a, b, scale in fields["pairs"]:

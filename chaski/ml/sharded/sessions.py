@@ -1,4 +1,4 @@
-"""The sessions of a member: the first message of a connection assigns it to one."""
+"""The sessions of a member. The first message on a connection assigns it to a session."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["Sessions"]
 class Sessions:
     """The work of a member for each head that has connected.
 
-    connect  connects to another member by the address that heads know it by
+    connect  connects to another member by the address that heads use
     opening  opens the backend of a session
-    folders  where files are looked for by their names, besides the paths that a head has them at
-    speed    of the member; None where nobody measures it
+    folders  folders that are searched for files by name, in addition to the paths that a head names
+    speed    measures the speed of the member; None to leave it unknown
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sessions:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of values that were sent to other members, but for what carries them."""
+        """Bytes of values that were sent to other members, without protocol overhead."""
         with self._changed:
             return sum(session.exchange.num_bytes for session in self._sessions.values())
 
@@ -56,7 +56,7 @@ class Sessions:
             return self._changed.wait_for(lambda: not self._sessions, seconds)
 
     def close(self) -> None:
-        """End all sessions, and wait until their memory is released."""
+        """End all sessions and wait until their memory is released."""
         with self._changed:
             sessions, running = list(self._sessions.values()), list(self._running)
         for session in sessions:
@@ -67,7 +67,7 @@ class Sessions:
     def take(self, channel: Channel) -> None:
         """Assign a connection by its first message: requests, replies, or values of another member.
 
-        With replies this runs the session, until its end.
+        For a connection for replies, this runs the session until its end.
         """
         try:
             channel.finish_within(PATIENCE)
@@ -82,13 +82,13 @@ class Sessions:
         if kind == "requests":
             with self._changed:
                 if name in self._sessions:
-                    raise ClusterError("there is a session of that name")
+                    raise ClusterError("a session of that name exists already")
                 self._sessions[name] = Session(
                     self._connect, self._opening, self._folders, channel, self._speed
                 )
                 self._changed.notify_all()
             return
-        with self._changed:  # connections are taken at the same time, in any order
+        with self._changed:  # a session's connections arrive concurrently, in any order
             self._changed.wait_for(lambda: name in self._sessions, PATIENCE)
             session = self._sessions[name]
         if kind == "replies":
@@ -99,7 +99,7 @@ class Sessions:
             session.exchange.send_to(int(fields["member"]), channel.values())
 
     def _run(self, name: str, session: Session, replies: Channel) -> None:
-        """Run a session in this thread, which is that of one of its connections."""
+        """Run a session in this thread, which belongs to one of its connections."""
         with self._changed:
             self._running.add(threading.current_thread())
         try:

@@ -1,4 +1,4 @@
-"""How much of a model each node takes: by default in proportion to speed, as far as the memory goes."""
+"""The nodes' shares of a model: by default in proportion to speed, as far as their memory allows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _MOST_UNITS = 64
 
 
 def usual_shares(num_bytes: int, memory: Sequence[float], speeds: Sequence[float | None]) -> Sequence[float]:
-    """Return shares of weights that take `num_bytes`, for nodes with that many free bytes each.
+    """Return shares of weights that take `num_bytes`, for nodes with `memory` free bytes each.
 
-    Nodes with more than their memory has room for leave the rest to the others. If a speed is not known, or
-    memory is scarce everywhere, shares are those of the memory. Speeds count in steps of a factor of 1.4, so
-    that the cut, which is part of the names of kept prompts, does not change with every measurement.
+    If a node's share does not fit in its memory, the other nodes take the rest. If a speed is unknown, or
+    memory is scarce on all nodes, shares are proportional to memory. Speeds are rounded to steps of a factor
+    of 1.4. Otherwise the cut, which is part of the names of kept prompts, would change with every
+    measurement.
     """
     room = [_WEIGHTS * each for each in memory]
     known = [speed for speed in speeds if speed]
@@ -42,11 +43,11 @@ def usual_shares(num_bytes: int, memory: Sequence[float], speeds: Sequence[float
 
 
 def row_units(shares: Sequence[float]) -> Sequence[int]:
-    """Return shares of rows as small whole numbers, each at least 1, without a common divisor.
+    """Return shares of rows as small integers, each at least 1, without a common divisor.
 
-    Small whole numbers stay as they are. Others become quarters for two nodes, eighths for up to eight, and
-    are even for more: heads are only shared where their number is a multiple of the sum, and most models have
-    4 or 8 of them.
+    Small integers are kept. Other shares become quarters for two nodes, eighths for up to eight, and equal
+    for more nodes: heads can only be split if their number is a multiple of the sum, and most models have 4
+    or 8.
     """
     if all(share == int(share) and share for share in shares) and sum(shares) <= _MOST_UNITS:
         units = list(map(int, shares))
@@ -54,7 +55,7 @@ def row_units(shares: Sequence[float]) -> Sequence[int]:
         total = 4 if len(shares) == 2 else 8
         if len(shares) > total:
             return [1] * len(shares)
-        # One each, and the others to those that lack most.
+        # One unit each, and the others to the nodes that are furthest below their shares.
         units = [1] * len(shares)
         for _ in range(total - len(shares)):
             lacking = [share * total / sum(shares) - own for share, own in zip(shares, units, strict=True)]

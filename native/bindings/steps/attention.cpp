@@ -62,7 +62,7 @@ int add_tiles(PlanBuilder& plan, int tokens, int history, std::size_t spans, std
 }
 
 // Without `parts` a batch is never split. `sinks` is the place of a vector of the weights. `distances` is
-// [head][2 · reach + 1], or empty; with it there are `positions`.
+// [head][2 · reach + 1], or empty; if it is not empty, `positions` are required.
 void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale, float cap,
                    bool is_plain, std::size_t q, const OwnedStorage& keys, const OwnedStorage& values,
                    std::size_t cells, std::size_t spans, int tiles, const Weights* weights, Optional sinks,

@@ -104,7 +104,7 @@ def attention_by_distance(lowering: Lowering, node: Tensor, *operands: Tensor) -
 
 
 def _attention_parts(lowering: Lowering, heads: int, values: KVBuffer, cells: Tensor) -> Buffer | None:
-    """Memory for the chunks of a history that several threads share; None where they never do."""
+    """Return memory for the chunks of a history that several threads share; None if they never share one."""
     history = cells.shape[0]
     assert isinstance(history, Dim)
     size = _native.attention_parts_bytes(heads, values.heads, values.size, history.maximum, lowering.threads)
@@ -112,7 +112,7 @@ def _attention_parts(lowering: Lowering, heads: int, values: KVBuffer, cells: Te
 
 
 def _tiles_of(lowering: Lowering, q: Tensor, cells: Tensor, spans: Tensor, group: int) -> int:
-    """The number of the step that groups tokens, shared by all layers with this mask and group."""
+    """Return the number of the step that groups tokens; all layers with this mask and group share it."""
     if (spans, group) not in lowering.tiles:
         lowering.tiles[spans, group] = len(lowering.tiles)
         lowering.setup(

@@ -1,4 +1,4 @@
-"""Elementwise operations, and what multiplies or adds to rows."""
+"""Elementwise operations, and operations that multiply rows or add to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["by_vector", "elementwise", "gaussian_top_k", "position_scale", "rms"
 
 
 def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
-    """Any operation of the table: in place of its first operand if it can, rounding what products read."""
+    """Lower an operation of the table, in place of its first operand if possible; round it for products."""
     op = ELEMENTWISE[node.op]
     lowering.call(
         "elementwise",
@@ -38,7 +38,7 @@ def gaussian_top_k(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 
 
 def by_vector(lowering: Lowering, node: Tensor, x: Tensor, vector: Weight) -> None:
-    """`add_vector` and `multiply_vector`: the elementwise operation with one vector for every row."""
+    """Lower `add_vector` and `multiply_vector`: an elementwise operation with one vector for every row."""
     lowering.call(
         "by_vector",
         {"x": x},

@@ -1,4 +1,4 @@
-"""A mixture of experts, from the router to the sum over the experts of a token, except for the products."""
+"""A mixture of experts without its products: from the router to the sum over a token's experts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
 def dispatch(
     lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, routes: Tensor | None = None
 ) -> None:
-    """Matrices of the same experts may be of two types: then both forms of the rows are sorted."""
+    """Sort rows by expert, as int8, floats or both: matrices of the same experts may have two types."""
     sizes = {"dim": lowering.dim(node), "count": groups.shape[1], "width": width(x)}
     is_quantized = routes is None and node in lowering.rounding.columns
     if is_quantized:

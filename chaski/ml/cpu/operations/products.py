@@ -1,4 +1,4 @@
-"""Matrix products, the sums that they take in, and norms."""
+"""Matrix products, the sums that are fused with them, and norms."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def adapt(lowering: Lowering, node: Tensor, *_: Operand) -> None:
 
 
 def _adapt(lowering: Lowering, node: Tensor, adapt: Tensor, residual: Tensor | None) -> None:
-    """A product, the changes of adapters to it, and after them a residual.
+    """Lower a product, the changes that adapters make to it, and the residual that is added last.
 
-    Native steps of one phase compute it: while one thread waits for the memory of adapters, others multiply.
+    The native steps run in one phase: while one thread waits for the memory of adapters, others multiply.
     """
     y, x, lists, uses, table = adapt.operands
     assert isinstance(y, Tensor)
@@ -147,7 +147,7 @@ def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _product(lowering: Lowering, node: Tensor, product: Tensor, residual: Tensor | None) -> None:
-    """A matrix product, plus the residual that is added to it; `node` is the result of both."""
+    """Lower a matrix product and the residual that is added to it; `node` is the sum."""
     x, weight, bias = _operands(product)
     lowering.call(
         "matmul",

@@ -1,4 +1,4 @@
-"""Rows as they are: inputs, reshapes, embeddings, chosen rows, columns and elements."""
+"""Operations that move or select data: inputs, reshapes, embeddings, rows, columns and elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def input(lowering: Lowering, node: Tensor) -> None:
 
 
 def reshape(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    """Add no step: `Lowering.buffer` returns the bytes that are reshaped."""
+    """Add no step: `Lowering.buffer` returns the source's buffer."""
 
 
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:

@@ -1,4 +1,4 @@
-"""Table of the functions that turn operations into calls of native steps, by name."""
+"""Table of the functions that lower operations to calls of native steps, by operation name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     "add_vector": elements.by_vector,
     "multiply_vector": elements.by_vector,
 }
-"""Each takes the lowering, the node and the node's operands."""
+"""Each function takes the lowering, the node and the node's operands."""
 
 
 def lower(graph: Graph, weights: _native.Weights | None, threads: int, is_plain: bool) -> Lowering:

@@ -1,10 +1,10 @@
-// What LoRA adapters change of a product, by the rule in native/include/lora.h.
+// The changes of LoRA adapters to a product, by the rule in native/include/lora.h.
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
 
-// The matrices of an adapter for one matrix of the model, in panels of 16 rows. The rank is 0 where the
-// adapter does not change that one. chaski/ml/cuda/adapter_slots.py writes it.
+// The matrices of an adapter for one matrix of the model, in panels of 16 rows. The rank is 0 if the adapter
+// does not change that matrix. chaski/ml/cuda/adapter_slots.py writes this struct.
 struct Lora {
     const uint8_t* a;  // [rank / 16][columns][16]
     const uint8_t* b;  // [rows / 16][rank][16]
@@ -15,7 +15,7 @@ struct Lora {
     float unused;
 };
 
-// An adapter of a row, and where its part of t begins.
+// An adapter of a row, and the start of its part of t.
 struct Use {
     int32_t row;
     int32_t slot;
@@ -50,7 +50,7 @@ CHASKI_INLINE float element(const uint8_t* matrix, int64_t i) {
     return device::as_float(static_cast<int32_t>(half << 16));
 }
 
-// f(a function that reads an element) for a matrix of a type.
+// Calls f with a function that reads an element of a matrix of a type.
 template <class F>
 CHASKI_INLINE void with_elements(int64_t type, const uint8_t* matrix, const F& f) {
     switch (static_cast<DType>(type)) {
@@ -63,7 +63,8 @@ CHASKI_INLINE void with_elements(int64_t type, const uint8_t* matrix, const F& f
     }
 }
 
-// t = A x · scale: a block of threads for each use and each 16 ranks, a group for each of the four sums.
+// t = A x · scale. There is a thread block for each use and each 16 ranks, and a group for each of the four
+// sums.
 CHASKI_KERNEL(lora_down, Adapt) {
     if (static_cast<int64_t>(blockIdx.x) >= *a.num_uses) return;
     const Use use = a.uses[blockIdx.x];
@@ -86,7 +87,7 @@ CHASKI_KERNEL(lora_down, Adapt) {
     a.t[use.t + panel * kLanes + lane()] = ((of(0) + of(1)) + (of(2) + of(3))) * (use.scale * pair.scale);
 }
 
-// y + B t, a thread for each element.
+// y + B t, with a thread for each element.
 CHASKI_KERNEL(lora_up, Adapt) {
     const int64_t i = thread(), row = i / a.width, column = i % a.width;
     if (row >= *a.n) return;

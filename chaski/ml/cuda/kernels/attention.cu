@@ -1,5 +1,5 @@
-// Attention over scattered cells, by the rule in ops.h and, for integers, that in integers.h. Where keys and
-// values are integers in whole operands of tensor instructions, attention_i16.cu has it.
+// Attention over scattered cells, by the rule in ops.h and, for integers, the rule in integers.h. If keys and
+// values are integers that fill whole operands of tensor instructions, attention_i16.cu is used instead.
 #include "attention.h"
 
 namespace chaski::CHASKI_ISA {
@@ -7,7 +7,7 @@ namespace chaski::CHASKI_ISA {
 constexpr bool kIntegerKeys = kKeys == DType::I16, kIntegerValues = kValues == DType::I16;
 constexpr bool kBlockKeys = StorageOf<kKeys>::kInBlocks;
 
-// The state of a block of threads, in shared memory.
+// The state of a thread block, in shared memory.
 struct Workspace {
     union {
         float floats[kRows][kSize];
@@ -36,7 +36,8 @@ CHASKI_INLINE int32_t product_of_low(int32_t a, int32_t b) {
 }
 CHASKI_INLINE int32_t product_of_high(int32_t a, int32_t b) { return (a >> 16) * (b >> 16); }
 
-// A block of 32 elements of a query, by the rule of activations in matmul.h, by a group of 16 lanes.
+// Quantizes a block of 32 elements of a query by the rule for activations in matmul.h, with a group of 16
+// lanes.
 CHASKI_INLINE void quantize_query(const Attention& a, const Rows& rows, int r, int block, Workspace& w) {
     const bool exists = r < rows.count();
     const float* q = a.q + (rows.token_of(exists ? r : 0) * a.heads + rows.head_of(exists ? r : 0)) * kSize;
@@ -86,7 +87,7 @@ CHASKI_INLINE void load_queries(const Attention& a, const Rows& rows, Workspace&
     barrier();
 }
 
-// scores[row] of the key in a cell.
+// Computes scores[row] for the key in a cell.
 CHASKI_INLINE void score(const Attention& a, int64_t kv_head, int64_t cell, const Workspace& w,
                          float (&scores)[kRows]) {
     const StorageOf<kKeys> keys{a.keys};
@@ -142,7 +143,7 @@ CHASKI_INLINE void score(const Attention& a, int64_t kv_head, int64_t cell, cons
     }
 }
 
-// The weights of a block times the scales of its values, in integers, by a group of 16 lanes.
+// Quantizes the weights of a block times the scales of its values, with a group of 16 lanes.
 CHASKI_INLINE void quantize_weights(int row, int at, Workspace& w) {
     const float *weights = &w.weights[row][at], *scales = w.value_scales + at;
     float u[kBlock / kLanes], sum = 0.0f;
@@ -163,7 +164,7 @@ CHASKI_INLINE void quantize_weights(int row, int at, Workspace& w) {
     if (lane() == 0) w.steps[row][at / kBlock] = usable ? 1.0f / factor : unusable_scale(largest);
 }
 
-// An element of a value that is no integer.
+// An element of a value that is not an integer.
 CHASKI_INLINE float value_of(const StorageOf<kValues>& values, int64_t kv_head, int64_t cell, int d) {
     if constexpr (StorageOf<kValues>::kInBlocks) {
         return values.decoded(kv_head, cell, d);
@@ -172,8 +173,8 @@ CHASKI_INLINE float value_of(const StorageOf<kValues>& values, int64_t kv_head, 
     }
 }
 
-// products[block][row][i] = weights · values, or, of plain types, what the chunk adds up to in products[0].
-// Entries from..to - 1 of the chunk are those that some row sees.
+// products[block][row][i] = weights · values. For plain types, products[0] is the sum over the chunk. At
+// least one row sees each of the entries from..to - 1 of the chunk.
 CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, int from, int to, Workspace& w) {
     const StorageOf<kValues> values{a.values};
     if constexpr (kIntegerValues) {
@@ -219,7 +220,7 @@ CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, int from, i
     }
 }
 
-// What the chunk adds up to for a row and an element.
+// The sum over the chunk for a row and an element.
 CHASKI_INLINE float sum_of_chunk(int row, int d, const Workspace& w) {
     if constexpr (!kIntegerValues) return w.products[0][row][d];
     float y = 0.0f;
@@ -229,7 +230,7 @@ CHASKI_INLINE float sum_of_chunk(int row, int d, const Workspace& w) {
     return y;
 }
 
-// Scores, weights and sums of the chunk that starts with entry `start`.
+// Computes scores, weights and sums of the chunk that starts with entry `start`.
 CHASKI_INLINE void attend(const Attention& a, const Rows& rows, int32_t start, int32_t begin, int32_t end,
                           Workspace& w) {
     const auto own = static_cast<int>(threadIdx.x);
@@ -294,7 +295,7 @@ CHASKI_INLINE void attend(const Attention& a, const Rows& rows, int32_t start, i
 
 #if CHASKI_SPLIT
 
-// A block of threads for each task, key/value head, and tile of kRows query heads.
+// There is a thread block for each task, key/value head, and tile of kRows query heads.
 CHASKI_KERNEL(attention_chunk, Attention) {
     if (static_cast<int64_t>(blockIdx.x) >= *a.num_tasks) return;
     const int32_t token = a.tasks[2 * blockIdx.x], chunk = a.tasks[2 * blockIdx.x + 1];
@@ -317,7 +318,7 @@ CHASKI_KERNEL(attention_chunk, Attention) {
 
 #else
 
-// A block of threads for each tile of tokens, key/value head, and tile of kRows query heads.
+// There is a thread block for each tile of tokens, key/value head, and tile of kRows query heads.
 CHASKI_KERNEL(attention, Attention) {
     if (static_cast<int64_t>(blockIdx.x) >= *a.num_tiles) return;
     const int32_t* tile = a.tiles + 2 * blockIdx.x;

@@ -1,10 +1,11 @@
-// Shared by the kernels of attention: their argument, a block's part of it, and the joining of chunks.
-// Compiled for the types of keys and values (CHASKI_KEYS, CHASKI_VALUES), their sizes, and for this many
-// queries at a time (CHASKI_ROWS).
+// The common parts of the attention kernels: their argument, a thread block's part of it, and the joining of
+// chunks. Compiled for the types of keys and values (CHASKI_KEYS, CHASKI_VALUES), their sizes, and a number
+// of queries at a time (CHASKI_ROWS).
 //
-// A block of threads has the query heads that share one key/value head, of one token or of some neighbours.
-// It goes through the history in chunks of 256 entries, one entry for each thread. With few tokens each chunk
-// is a block's, and `attention_join` joins them in order; with many, one block does all that some tokens see.
+// A thread block computes the query heads that share one key/value head, for one token or some neighbours. It
+// reads the history in chunks of 256 entries, one entry for each thread. With few tokens each chunk has its
+// own thread block, and `attention_join` joins the chunks in order. With many tokens, one block computes all
+// chunks.
 #pragma once
 
 #include "quantize.h"
@@ -29,14 +30,14 @@ struct Attention {
     int64_t heads;
     float scale;
     float cap;
-    const int32_t* positions;  // [token], where there are distances
+    const int32_t* positions;  // [token], with distances only
     const float* distances;    // [head][2 · reach + 1], or null
     int64_t reach;
-    const int32_t* tasks;  // [chunk of a token][token, number of the chunk], where chunks are apart
+    const int32_t* tasks;  // [chunk of a token][token, number of the chunk], if chunks have separate blocks
     Count num_tasks;
     const int32_t* starts;  // [token]: the first of its tasks
     float* parts;           // [task][head][value size, maximum, total]
-    const int32_t* tiles;   // [tile][first token, tokens], where they are not: neighbours of one sequence
+    const int32_t* tiles;   // [tile][first token, tokens], otherwise: neighbours of one sequence
     Count num_tiles;
     Quantized quantized;  // of y, by `attention_join`
 };
@@ -47,11 +48,11 @@ struct Span {
     int32_t first;  // position of entry `begin`
 
     CHASKI_INLINE explicit Span(const int32_t* span) : begin(span[0]), end(span[1]), first(span[2]) {}
-    // The entry that the chunk with `begin` starts at.
+    // The entry at which the chunk with `begin` starts.
     CHASKI_INLINE int32_t start() const { return begin - first + first / kChunk * kChunk; }
 };
 
-// The queries of a block of threads: `heads` of a group for each token.
+// The queries of a thread block: `heads` heads of a group for each token.
 struct Rows {
     int32_t token;  // the first
     int tokens;
@@ -69,7 +70,7 @@ CHASKI_INLINE Rows rows_of(const Attention& a, int32_t token, int tokens, int64_
     return {token, tokens, kv_head, kv_head * each + tile * kRows, left < kRows ? left : kRows};
 }
 
-// The entries that some of the rows see, and the one that the first chunk starts at.
+// The entries that at least one row sees, and the entry at which the first chunk starts.
 struct Sight {
     int32_t begin;
     int32_t end;
@@ -88,7 +89,7 @@ CHASKI_INLINE Sight sight_of(const Attention& a, const Rows& rows) {
     return sight;
 }
 
-// What the sums of one row are multiplied by in the end.
+// The factor that multiplies the sums of one row at the end.
 CHASKI_INLINE float last_factor(const Attention& a, int64_t head, float maximum, float total) {
     float factor = 1.0f;
     if (a.sinks != nullptr) {
@@ -107,7 +108,8 @@ struct Known {
     float before = 1.0f;
     float added = 0.0f;
 
-    // Takes the next chunk in, if the row sees any of it: sums are those before times `before` plus `added`.
+    // Adds the next chunk, if the row sees any of it: previous sums are multiplied by `before`, new ones by
+    // `added`.
     CHASKI_INLINE bool join(float next_maximum, float next_total) {
         if (next_maximum == -infinity()) return false;
         const float level = max(splat(maximum), splat(next_maximum)).v;

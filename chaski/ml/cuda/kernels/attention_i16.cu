@@ -1,14 +1,14 @@
-// Attention where keys and values are integers, by the rule in integers.h: tensor instructions multiply, for
-// which a number of 16 bits is two bytes.
+// Attention with integer keys and values, by the rule in integers.h. Tensor instructions multiply bytes, so
+// each 16-bit number is split into two bytes.
 //
-// Keys and values are the rows of the left operand, queries and weights the columns of the right one. So a
-// key or a value is taken apart once for up to kRows queries, and columns without a query do not matter: no
-// column affects another one.
+// Keys and values are the rows of the left operand, and queries and weights are the columns of the right
+// operand. So a key or a value is split once for up to kRows queries. Columns without a query do no harm,
+// because no column affects another.
 //
-// The right operands lie in shared memory as they are multiplied: of 32 elements of a row, thread t of four
-// has 16 bytes, the low ones and the high ones of its 4 elements of the first 16, and those of the others.
-// Which elements those are is the same on both sides, and else of no matter, as sums of integers have no
-// order.
+// The right operands are stored in shared memory in the form that is multiplied. Of 32 elements of a row,
+// thread t of four has 16 bytes: the low and the high bytes of its 4 elements of the first 16, then those of
+// its 4 elements of the last 16. The choice of these elements only has to be the same on both sides, because
+// sums of integers do not depend on the order.
 #include "attention.h"
 
 namespace chaski::CHASKI_ISA {
@@ -18,23 +18,23 @@ static_assert(kSize % 32 == 0 && kValueSize % 16 == 0 && kRows % 8 == 0);
 constexpr int kTiles = kRows / 8;                                       // of columns
 constexpr int kSteps = kSize / 32;                                      // of a product with keys
 constexpr int kBands = (kValueSize + 16 * kWarps - 1) / (16 * kWarps);  // of 16 elements, for each warp
-// How many steps of how many sixteens of keys are in registers at a time. Where these are all steps, sums of
-// all columns are not; the next sixteen is asked for meanwhile, if there is room for it.
+// The number of steps, and of groups of 16 keys, that are in registers at a time. If these are all steps, the
+// sums of all columns are not in registers. The next group is loaded meanwhile if there is room for it.
 constexpr int kTogether = kSteps <= (CHASKI_SPLIT ? 8 : 4) ? kSteps : 4;
 constexpr int kSixteens = kSteps <= 4 && CHASKI_SPLIT ? 2 : 1;
 constexpr bool kAsksAhead = kSteps <= 4;
-// Rows of shared memory are so long that threads that read 16 bytes of neighbouring ones reach all banks, and
-// so do those that write scores of every second row.
+// Rows of shared memory are padded so that threads that read 16 bytes of neighbouring rows use all banks, and
+// so do threads that write scores of every second row.
 constexpr int kQueryBytes = 2 * kSize + (2 * kSize % 128 == 0 ? 64 : 0);
 constexpr int kScores = kChunk + 16, kScoresOfPair = 2 * kScores + 8;
 constexpr bool kStaged = CHASKI_STAGED;  // whether values are copied while scores are found
 constexpr int kPieces = kValueSize / 8;  // of 16 bytes, of a value
 
-// The state of a block of threads, in shared memory.
+// The state of a thread block, in shared memory.
 struct Workspace {
     alignas(16) uint8_t queries[kRows][kQueryBytes];
     alignas(16) float scores[kRows / 2][kScoresOfPair];
-    // Operands; else they replace the scores.
+    // Separate operands; without CHASKI_SPLIT they replace the scores.
     alignas(16) uint8_t weights[CHASKI_SPLIT ? kRows : 1][2 * kChunk + 64];
     alignas(16) uint8_t values[kStaged ? kChunk : 1][2 * kValueSize];
     alignas(8) float sums[CHASKI_SPLIT ? 1 : kRows][kValueSize + 4];  // of all chunks so far
@@ -46,8 +46,8 @@ struct Workspace {
     float highest[kRows][kBlocks];
     float maxima[kRows];  // of all chunks so far
     float totals[kRows];
-    float before[kRows];  // what the sums before a chunk are multiplied by, or -1 if a row sees nothing of it
-    float added[kRows];   // and its own
+    float before[kRows];  // factors of the sums before a chunk, or -1 if a row sees nothing of it
+    float added[kRows];   // factors of the sums of the chunk
     float value_scales[kChunk];
     int32_t cells[kChunk];
 
@@ -58,7 +58,7 @@ struct Workspace {
 };
 static_assert(sizeof(Workspace::weights[0]) % 128 == 64);
 
-// Where keys and values of a head lie.
+// The addresses of the keys and values of a head.
 struct Head {
     const uint8_t* keys;  // panels
     const uint8_t* values;
@@ -66,7 +66,7 @@ struct Head {
     const float* value_scales;
 
     CHASKI_INLINE Head(const Attention& a, int64_t kv_head) {
-        // What is known of them when this is compiled spares instructions.
+        // Values that are known at compile time save instructions.
         const StorageOf<kKeys> of_keys{{a.keys.data, a.keys.cells, a.keys.heads, kSize, 1}};
         const StorageOf<kValues> of_values{{a.values.data, a.values.cells, a.values.heads, kValueSize, 0}};
         keys = of_keys.head(kv_head);
@@ -79,14 +79,14 @@ struct Head {
         const auto number = static_cast<uint32_t>(cell);
         return reinterpret_cast<const uint32_t*>(keys + number / kLanes * kPanel) + number % kLanes;
     }
-    // From some element of the first cell's value to that of another cell's.
+    // Moves from an element of the first cell's value to the same element of another cell's value.
     CHASKI_INLINE static const uint8_t* of_cell(const uint8_t* element, int32_t cell) {
         constexpr uint64_t kRow = row_bytes(kValues, kValueSize);
         return element + static_cast<uint32_t>(cell) * kRow;
     }
 };
 
-// The number of a thread in its warp, as `group` and `quarter`, and that of its warp.
+// The number of a thread in its warp, as `group` and `quarter`, and the number of its warp.
 struct Own {
     int warp = static_cast<int>(threadIdx.x) / 32;
     int lane = static_cast<int>(threadIdx.x) % 32;
@@ -94,17 +94,17 @@ struct Own {
     int quarter = lane % 4;
 };
 
-// 32 elements of 16 rows of the left operand.
+// The left operand: 32 elements of 16 rows.
 struct Left {
     uint32_t low[4];
     uint32_t high[4];
 };
 
-// Sums of products of numbers of 16 bits, by their bytes: 65536 · high + 256 · middle + low.
+// Sums of products of 16-bit numbers, by their bytes: 65536 · high + 256 · middle + low.
 struct Sums {
     int32_t high[4] = {}, middle[4] = {}, low[4] = {};
 
-    // `right` are the 16 bytes of this thread.
+    // `right`: the 16 bytes of this thread.
     CHASKI_INLINE void add(const Left& left, const uint8_t* right) {
         const int4 b = *reinterpret_cast<const int4*>(right);
         const auto low0 = static_cast<uint32_t>(b.x), high0 = static_cast<uint32_t>(b.y);
@@ -129,14 +129,14 @@ CHASKI_INLINE T added(T a, T b) {
     return a + b;
 }
 
-// Rows of this warp, one for each of its groups of 16 lanes. The number of rows is even, so that both have
-// one, and what the last one has may be of no matter.
+// Calls a function for the rows of this warp, one for each of its groups of 16 lanes. The number of rows is
+// even, so both groups have a row, but the last row may be unused.
 template <class Each>
 CHASKI_INLINE void for_rows(const Rows& rows, const Each& each) {
     for (int r = group(); r / 2 * 2 < rows.count(); r += num_groups()) each(r);
 }
 
-// A row's query, by a group of 16 lanes.
+// The query of a row, which a group of 16 lanes holds.
 struct Query {
     float x[kSize / kLanes];
 
@@ -146,7 +146,7 @@ struct Query {
 #pragma unroll
         for (int i = 0; i < kSize / kLanes; ++i) x[i] = q[i * kLanes + lane()] * a.scale;
     }
-    // It as an operand, and what the row sees.
+    // Stores the query as an operand, and the entries that the row sees.
     CHASKI_INLINE void put(const Attention& a, const Rows& rows, int r, Workspace& w) const {
         const int32_t token = rows.token_of(r < rows.count() ? r : 0);
         const Span span(a.spans + 3 * token);
@@ -174,7 +174,7 @@ struct Query {
     }
 };
 
-// Keys of 16 cells for some steps, as they lie in storage: of cells g and g + 8, pairs 2 t and 2 t + 1 of
+// Keys of 16 cells for some steps, in the layout of storage: for cells g and g + 8, pairs 2 t and 2 t + 1 of
 // each 16 elements.
 struct Keys {
     uint32_t pairs[kTogether][2][2][2];  // [step][half][cell][pair]
@@ -211,7 +211,7 @@ CHASKI_INLINE void put_scores(const Sums& sums, const float (&key_scales)[2], in
     }
 }
 
-// The scores of all rows and 32 entries, the keys of which a warp has asked for before.
+// The scores of all rows for 32 entries. A warp has requested their keys before.
 struct Scores {
     const Head& head;
     int32_t cell;  // of this thread's entry
@@ -281,10 +281,10 @@ struct Scores {
     }
 };
 
-// Where a row is in the chunk that starts with an entry.
+// The entries of a chunk that rows see; the chunk starts with `start`.
 struct Part {
     int32_t start;
-    int from;  // entries from..to - 1 of the chunk are those that some row sees
+    int from;  // at least one row sees each of the entries from..to - 1 of the chunk
     int to;
 
     CHASKI_INLINE Part(int32_t start, int32_t begin, int32_t end)
@@ -296,7 +296,7 @@ struct Part {
 
 constexpr int kOwn = kBlock / kLanes;  // entries of a block for each lane
 
-// The magnitudes and the sum of weights of a block times the scales of its values, for this lane.
+// Computes the magnitudes and the sum of a block's weights times the scales of its values, for this lane.
 CHASKI_INLINE void scale_weights(int block, const Workspace& w, float* weights, int32_t& bits, float& sum) {
     bits = 0;
     sum = 0.0f;
@@ -308,7 +308,7 @@ CHASKI_INLINE void scale_weights(int block, const Workspace& w, float* weights, 
     }
 }
 
-// What scaled weights of a block are multiplied by, and the step of what comes of it.
+// The factor that multiplies a block's scaled weights, and the step of the resulting integers.
 CHASKI_INLINE float factor_of_block(int32_t largest_bits, float sum, float* step) {
     const float largest = device::as_float(largest_bits);
     const float by_size = kWeightLimit / largest, by_sum = kWeightSum / sum;
@@ -318,7 +318,8 @@ CHASKI_INLINE float factor_of_block(int32_t largest_bits, float sum, float* step
     return factor;
 }
 
-// As an operand: lane l has entries l, l + 16, l + 32 and l + 48. Unusable values become 0, NaNs too.
+// Stores weights as an operand: lane l has entries l, l + 16, l + 32 and l + 48. Unusable values, including
+// NaNs, become 0.
 CHASKI_INLINE void put_weights(const float* weights, float factor, int row, int block, Workspace& w) {
     uint32_t values[kOwn];
     for (int i = 0; i < kOwn; ++i) values[i] = static_cast<uint32_t>(device::round(weights[i] * factor));
@@ -328,7 +329,7 @@ CHASKI_INLINE void put_weights(const float* weights, float factor, int row, int 
         device::select_bytes(first, second, 0x5410), device::select_bytes(first, second, 0x7632)};
 }
 
-// The scores of some blocks of a row, every 16th for a lane -> the highest, in all lanes.
+// Reads the scores of some blocks of a row, every 16th for each lane. Returns the highest one in all lanes.
 template <int kCount>
 CHASKI_INLINE float read_scores(const Attention& a, const Rows& rows, const Part& part, int r, int block,
                                 Workspace& w, float (&s)[kCount * kOwn]) {
@@ -362,7 +363,8 @@ CHASKI_INLINE float read_scores(const Attention& a, const Rows& rows, const Part
     return over_lanes(highest, larger<float>);
 }
 
-// The weights of a block, of scores of which the highest of the row is known; none is seen if that is -inf.
+// Computes the weights of a block from its scores and the row's highest score, which is -inf if the row sees
+// none.
 CHASKI_INLINE void find_weights(const float* scores, float highest, float* weights) {
     const float level = highest == -infinity() ? 0.0f : highest;
 #pragma unroll
@@ -371,7 +373,7 @@ CHASKI_INLINE void find_weights(const float* scores, float highest, float* weigh
 
 #if CHASKI_SPLIT
 
-// Of a row and the blocks that some row sees.
+// The highest score of a row in the blocks that at least one row sees.
 CHASKI_INLINE float highest_of(const Part& part, int r, const Workspace& w) {
     float highest = -infinity();
     for (int block = 0; block < kBlocks; ++block) {
@@ -380,7 +382,8 @@ CHASKI_INLINE float highest_of(const Part& part, int r, const Workspace& w) {
     return highest;
 }
 
-// Scores become weights, a block of a row by a group of 16 lanes, and two neighbours by a warp.
+// Turns scores into weights. A group of 16 lanes computes a block of a row, and a warp two neighbouring
+// blocks.
 CHASKI_INLINE void weigh_blocks(const Attention& a, const Rows& rows, const Part& part, Workspace& w) {
     const auto for_blocks = [&](const auto& each) {
         for (int item = group(); item < kBlocks * rows.count(); item += num_groups()) {
@@ -414,8 +417,8 @@ CHASKI_INLINE void weigh_blocks(const Attention& a, const Rows& rows, const Part
 
 #else
 
-// f over the lanes of a group for each of four numbers -> that of number lane / 4. The tree is that of
-// over_lanes; lanes pass on what others continue with.
+// Combines each of four numbers over the lanes of a group with f, and returns the result of number lane / 4.
+// The tree is that of over_lanes; lanes hand over the numbers that other lanes continue with.
 template <class T, class F>
 CHASKI_INLINE T for_four(const T (&v)[4], const F& f) {
     const bool is_late = (lane() & 8) != 0, is_odd = (lane() & 4) != 0;
@@ -428,7 +431,8 @@ CHASKI_INLINE T for_four(const T (&v)[4], const F& f) {
     return one;
 }
 
-// Scores become weights, and the state of all rows advances by a chunk; a row by a group of 16 lanes.
+// Turns scores into weights and advances the state of all rows by a chunk, with a group of 16 lanes for each
+// row.
 CHASKI_INLINE void weigh_rows(const Attention& a, const Rows& rows, const Part& part, Workspace& w) {
     for_rows(rows, [&](int r) {
         float s[kBlocks * kOwn], total = 0.0f, sums[kBlocks], step;
@@ -442,7 +446,7 @@ CHASKI_INLINE void weigh_rows(const Attention& a, const Rows& rows, const Part& 
             scale_weights(block, w, weights, bits[block], sums[block]);
         }
         total = over_lanes(total, added<float>);
-        // Lanes 4 b to 4 b + 3 have block b.
+        // Lanes 4 b to 4 b + 3 compute block b.
         const float factor =
             factor_of_block(for_four(bits, larger<int32_t>), for_four(sums, added<float>), &step);
         if (lane() % 4 == 0) w.steps[r][lane() / 4] = step;
@@ -453,7 +457,7 @@ CHASKI_INLINE void weigh_rows(const Attention& a, const Rows& rows, const Part& 
         }
         Known known{w.maxima[r], w.totals[r]};
         const bool is_seen = known.join(highest, total);
-        device::from_thread(total, 1);  // all have read
+        device::from_thread(total, 1);  // all lanes have read
         if (lane() != 0) return;
         w.maxima[r] = known.maximum;
         w.totals[r] = known.total;
@@ -464,12 +468,12 @@ CHASKI_INLINE void weigh_rows(const Attention& a, const Rows& rows, const Part& 
 
 #endif
 
-// Values of 64 entries as they lie in storage, of which a thread has elements 2 g and 2 g + 1 of a band.
-// Thread t has in each half of a step the entries of one lane of `put_weights`.
+// Values of 64 entries in the layout of storage. A thread has elements 2 g and 2 g + 1 of a band, and in each
+// half of a step, thread t has the entries of one lane of `put_weights`.
 struct Values {
     uint32_t pairs[2][2][4];  // [step][half][entry]
 
-    // load(i): the two elements of entry i of the chunk, or, where t is not 0, of that 2 t after it.
+    // load(i): the two elements of entry i of the chunk or, if t is not 0, of the entry 2 t after it.
     template <class Load>
     CHASKI_INLINE void load(int block, const Load& load) {
 #pragma unroll
@@ -478,7 +482,7 @@ struct Values {
             pairs[step][half][entry] = load(block * kBlock + 16 * entry + 8 * step + half);
         }
     }
-    // Even elements of the band are its rows 0 to 7.
+    // Rows 0 to 7 of the operand are the even elements of the band.
     CHASKI_INLINE Left operand(int step) const {
         Left left;
         for (int half = 0; half < 2; ++half) {
@@ -496,8 +500,8 @@ struct Values {
     }
 };
 
-// y[tile][i]: what the chunk adds up to for row 8 tile + 2 t + i % 2 and element 2 g + i / 2 of a band. The
-// values of the first block that some row sees are there already.
+// y[tile][i]: the sum over the chunk for row 8 tile + 2 t + i % 2 and element 2 g + i / 2 of a band. The
+// values of the first block that at least one row sees are loaded already.
 template <class Load>
 CHASKI_INLINE void add_up(const Rows& rows, const Part& part, const Load& load, Values& next, Workspace& w,
                           float (&y)[kTiles][4]) {
@@ -525,11 +529,11 @@ CHASKI_INLINE void add_up(const Rows& rows, const Part& part, const Load& load, 
     }
 }
 
-// The first element of a warp's band, and the two of this thread.
+// The first element of a warp's band, and the two elements of this thread.
 CHASKI_INLINE int first_of(int band) { return 16 * (static_cast<int>(threadIdx.x) / 32 + kWarps * band); }
 CHASKI_INLINE int pair_of(int band) { return first_of(band) + static_cast<int>(threadIdx.x) % 32 / 4 * 2; }
 
-// What a warp needs of its 32 entries of a chunk: a thread has one of them.
+// The data that a warp needs of its 32 entries of a chunk; each thread has one entry.
 struct Entry {
     int32_t cell = 0;
     float key_scale = 0.0f;
@@ -549,17 +553,17 @@ struct Entry {
 
 #if CHASKI_SPLIT
 
-// Where a piece of an entry's value lies in shared memory, so that threads reach all banks.
+// The place of a piece of an entry's value in shared memory, chosen so that threads use all banks.
 CHASKI_INLINE uint32_t place_of_piece(uint32_t piece, uint32_t entry) {
     return kPieces % 8 == 0 ? piece ^ (entry & 6) : piece;
 }
 
-// A block of threads for each task, key/value head, and tile of kRows query heads. The data of a chunk are
-// requested as soon as its cells are known.
+// There is a thread block for each task, key/value head, and tile of kRows query heads. The data of a chunk
+// are requested as soon as its cells are known.
 CHASKI_KERNEL(attention_chunk, Attention) {
     static_assert(kRows <= kChunk / kLanes);  // a group has one row at most
     const int32_t token = a.tasks[2 * blockIdx.x], chunk = a.tasks[2 * blockIdx.x + 1];
-    const Span of_first(a.spans);  // asked for before it is known whose task this is
+    const Span of_first(a.spans);  // requested before this block's task is known
     if (static_cast<int64_t>(blockIdx.x) >= *a.num_tasks) return;
     const Span span = token == 0 ? of_first : Span(a.spans + 3 * token);
     const Rows rows = rows_of(a, token, 1, blockIdx.y, static_cast<int>(blockIdx.z));
@@ -635,7 +639,7 @@ CHASKI_KERNEL(attention_chunk, Attention) {
 
 #else
 
-// A block of threads for each tile of tokens, key/value head, and tile of kRows query heads.
+// There is a thread block for each tile of tokens, key/value head, and tile of kRows query heads.
 CHASKI_KERNEL(attention, Attention) {
     if (static_cast<int64_t>(blockIdx.x) >= *a.num_tiles) return;
     const int32_t* tile = a.tiles + 2 * blockIdx.x;
@@ -652,8 +656,8 @@ CHASKI_KERNEL(attention, Attention) {
         w.maxima[r] = -infinity();
         w.totals[r] = 0.0f;
     });
-    // each(tile, i, row, sum): the sums of two neighbouring elements, which only this thread touches; their
-    // places in y are i and i + 2.
+    // Calls each(tile, i, row, sum) with the sums of two neighbouring elements, which only this thread
+    // touches. Their places in y are i and i + 2.
     const auto for_sums = [&](int band, const auto& each) {
         if (first_of(band) >= kValueSize) return;
 #pragma unroll

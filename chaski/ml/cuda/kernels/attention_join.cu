@@ -1,27 +1,27 @@
-// Joining what chunks of a history add up to, by the rule in ops.h: in order, each with its own maximum.
+// Joins the sums of the chunks of a history by the rule in ops.h: in order, each with its own maximum.
 #include "attention.h"
 
 namespace chaski::CHASKI_ISA {
 
-constexpr int kHeads = CHASKI_HEADS;  // whose elements are whole blocks of what products read
+constexpr int kHeads = CHASKI_HEADS;  // heads whose elements form whole blocks that products read
 constexpr int kElements = kHeads * kValueSize, kPart = kValueSize + 2;
-constexpr int kJoined = 128;  // chunks whose factors are known at a time
-constexpr int kAhead = 16;    // chunks whose elements are asked for at a time
+constexpr int kJoined = 128;  // chunks whose factors are kept at a time
+constexpr int kAhead = 16;    // chunks whose elements are requested at a time
 
-// Of a head, in shared memory.
+// The numbers of a chunk for one head, in shared memory.
 struct Chunk {
     float maximum;
     float total;
-    float before;  // what sums of the chunks before are multiplied by, or -1 where nothing of it is seen
-    float added;   // and those of this one
+    float before;  // factor of the sums of previous chunks, or -1 if nothing of this chunk is seen
+    float added;   // factor of the sums of this chunk
 };
 struct Joining {
     alignas(16) float row[kElements];
     Chunk chunks[kJoined][kHeads];
-    float maxima[kHeads];  // of all chunks whose factors are no longer there
+    float maxima[kHeads];  // of all chunks whose factors are no longer kept
 };
 
-// The factors of one chunk, which need the maxima of those before.
+// Finds the factors of one chunk, which depend on the maxima of previous chunks.
 CHASKI_INLINE void find_factors(Joining& w, int number, int head) {
     float maximum = w.maxima[head];
 #pragma unroll 8
@@ -36,7 +36,7 @@ CHASKI_INLINE void find_factors(Joining& w, int number, int head) {
     own.added = known.added;
 }
 
-// A block of threads for each token and some neighbouring heads.
+// There is a thread block for each token and some neighbouring heads.
 CHASKI_KERNEL(attention_join, Attention) {
     const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y) * kHeads;
     const int first = a.starts[token], count = a.starts[token + 1] - first;

@@ -1,16 +1,15 @@
-// What kernels ask of the processor, in its own instructions. Tests have another file of this name, in which
-// a block of threads runs on the host (tests/cuda/emulated/device.h).
+// The processor's own instructions that kernels use. Tests have another file of this name, which runs a
+// thread block on the host (tests/cuda/emulated/device.h).
 //
-// Every rounding is explicit: the compiler is told not to fuse a product and a sum.
+// Every rounding is explicit, because the compiler must not fuse a product and a sum.
 #pragma once
 
 #include <cstdint>
 
-// A kernel has one argument, a plain struct. `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`. Where its
-// launch lets it begin before the kernel before it has ended, it waits for that. One that is
-// CHASKI_KERNEL_AHEAD says itself, by `device::begin`, when it needs what others have computed; weights it
-// may read before. CHASKI_BOUNDS are the most threads of a block, and how many blocks are to fit a
-// multiprocessor.
+// A kernel has one argument, a plain struct: `CHASKI_KERNEL(name, Arguments) { ... a.x ... }`. If its launch
+// lets it begin before the previous kernel has ended, it waits for that kernel. A CHASKI_KERNEL_AHEAD calls
+// `device::begin` itself when it needs the results of earlier kernels, and may read weights before.
+// CHASKI_BOUNDS: the most threads of a block, and the number of blocks that must fit a multiprocessor.
 #if defined(CHASKI_BOUNDS)
 #define CHASKI_BOUNDED __launch_bounds__(CHASKI_BOUNDS)
 #else
@@ -35,7 +34,7 @@ inline void begin() {
 #endif
 }
 inline float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-// The same, with subnormal operands and results as zeros.
+// The same, but subnormal operands and results count as zeros.
 inline float fma_flushed(float a, float b, float c) {
     float y;
     asm("fma.rn.ftz.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
@@ -62,15 +61,15 @@ inline int32_t dot4(int32_t acc, uint32_t w, int32_t x) {
     asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(y) : "r"(w), "r"(x), "r"(acc));
     return y;
 }
-// By the five lowest bits of `bits`.
+// Shifts by the five lowest bits of `bits`.
 inline int32_t shift_left(int32_t x, int32_t bits) {
     return static_cast<int32_t>(__funnelshift_l(0u, static_cast<uint32_t>(x), static_cast<uint32_t>(bits)));
 }
-// Each byte less x, without borrowing from its neighbour.
+// Subtracts x from each byte, without borrowing from its neighbour.
 inline uint32_t subtract_bytes(uint32_t a, uint32_t x) { return x == 0 ? a : __vsub4(a, x * 0x01010101u); }
 // Tensor instructions of a warp: c (16, 8) += a (16, k) · b (k, 8), for k of 32 and 16, of bytes that are
-// signed (s) or not (u). Thread 4 g + t has rows g and g + 8, of which it brings elements 4 t to 4 t + 3 of
-// each 16, and the same elements of column g of b. Its results are those of columns 2 t and 2 t + 1.
+// signed (s) or not (u). Thread 4 g + t passes elements 4 t to 4 t + 3 of each 16 of rows g and g + 8 of a,
+// and the same elements of column g of b. Its results are rows g and g + 8 of columns 2 t and 2 t + 1.
 #define CHASKI_MULTIPLY(name, types)                                                                       \
     inline void multiply_32_##name(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t low, uint32_t high) { \
         asm("mma.sync.aligned.m16n8k32.row.col.s32." types                                                 \
@@ -89,11 +88,11 @@ CHASKI_MULTIPLY(su, "s8.u8")
 CHASKI_MULTIPLY(us, "u8.s8")
 CHASKI_MULTIPLY(uu, "u8.u8")
 #undef CHASKI_MULTIPLY
-// Byte i of the result is the byte of b:a whose number is nibble i of the selector, 0 to 7.
+// Byte i of the result is the byte of b:a with the number in nibble i of the selector, 0 to 7.
 inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
     return __byte_perm(a, b, selector);
 }
-// The value of the lane whose number differs in one bit, within 16 lanes; and within a warp.
+// The value of the lane whose number differs in one bit: within 16 lanes, and within a warp.
 template <class T>
 inline T from_lane(T v, int apart) {
     return __shfl_xor_sync(0xffffu << (threadIdx.x & 16), v, apart);
@@ -111,9 +110,8 @@ inline int32_t largest_of_warp(int32_t v) { return __reduce_max_sync(0xffffffffu
 inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
 inline int32_t count_bits(uint32_t x) { return __popc(x); }
 inline void barrier() { __syncthreads(); }
-// Has 16 or 4 bytes copied to shared memory, those `kAt` bytes after both addresses. Copies up to an
-// `end_copies` belong together, and `wait_copies` waits for those of this thread, but for the last `kLeft` of
-// such groups.
+// Starts copying 16 or 4 bytes to shared memory, `kAt` bytes after both addresses. Copies before an
+// `end_copies` form a group, and `wait_copies` waits for all groups of this thread except the last `kLeft`.
 template <int kAt = 0>
 inline void copy_16(uint8_t* to, const uint8_t* from) {
     asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %2], 16;"
@@ -132,12 +130,12 @@ template <int kLeft>
 inline void wait_copies() {
     asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
 }
-// The memory that a block of threads shares, as much as the launch says.
+// The memory that a thread block shares; the launch sets its size.
 inline uint8_t* shared() {
     extern __shared__ __align__(16) uint8_t memory[];
     return memory;
 }
-// In the memory that threads share: to += x, and to = min(to, x); what was there before.
+// In shared memory: to += x, and to = min(to, x). They return the previous value.
 inline int32_t add_shared(int32_t* to, int32_t x) { return atomicAdd(to, x); }
 inline int32_t lower_shared(int32_t* to, int32_t x) { return atomicMin(to, x); }
 

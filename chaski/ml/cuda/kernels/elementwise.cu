@@ -1,5 +1,5 @@
-// An elementwise operation (CHASKI_FORMULA, of formulas.h of the native core). What products read is rounded
-// to int8 at once.
+// An elementwise operation (CHASKI_FORMULA, from formulas.h of the native core). Values that products read
+// are rounded to int8 in the same kernel.
 #include "formulas.h"
 #include "quantize.h"
 
@@ -35,9 +35,8 @@ CHASKI_INLINE float value(const Elementwise& a, float x, float y) {
     return f({x}, {y}, a.parameters[0], a.parameters[1]).v;
 }
 
-// Divisions have branches, so that a thread computes one element after the other: it has two, and then some
-// threads round eight each. Shared memory: the elements of a block of threads. The lowering knows both
-// numbers.
+// Divisions have branches, so a thread computes its two elements one after the other. Then some threads round
+// eight elements each. Shared memory: the elements of a thread block. The lowering uses the same numbers.
 constexpr int kThreads = 512, kOwn = 2, kElements = kThreads * kOwn;
 
 template <auto f>

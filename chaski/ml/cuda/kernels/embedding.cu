@@ -1,4 +1,4 @@
-// Rows of a matrix in panels as floats. Compiled for one format (CHASKI_FORMAT) or one type of floats
+// Reads rows of a matrix in panels as floats. Compiled for one format (CHASKI_FORMAT) or one type of floats
 // (CHASKI_WEIGHTS).
 #include "kernel.h"
 
@@ -14,14 +14,14 @@ struct Embedding {
 
 #if defined(CHASKI_FORMAT)
 
-// A part of 32 elements of a block: one sub-block, or a pair of those of 16. All of it is read before any of
-// it is written: source and target may overlap, for all that the compiler knows.
+// A part of 32 elements of a block: one sub-block of 32, or a pair of sub-blocks of 16. All of it is read
+// before any of it is written, because the compiler must assume that source and target overlap.
 template <class Format>
 struct Part {
     static constexpr int kSub = Format::kSub;
     float values[32];
 
-    // Elements of sub-block S times its scale, plus its min; the first is element kFirst of the part.
+    // The elements of sub-block S times its scale, plus its min. The first is element kFirst of the part.
     template <int S, int kFirst>
     CHASKI_INLINE void read(const Format& block, float scale, float min) {
         unroll<kSub / 4>([&](auto i) __attribute__((always_inline)) {
@@ -78,8 +78,8 @@ CHASKI_INLINE void write_part(const Format& block, float* y) {
     }
 }
 
-// A group of 16 lanes for each part of a block of a panel, of which the lane of the row writes its own. Warps
-// have the same part of two blocks.
+// There is a group of 16 lanes for each part of a panel's block; the row's lane writes its elements. A warp
+// reads the same part of two blocks.
 CHASKI_KERNEL(embedding, Embedding) {
     using Format = CHASKI_FORMAT;
     constexpr int kParts = Format::kElements / 32;
@@ -87,7 +87,7 @@ CHASKI_KERNEL(embedding, Embedding) {
     const int warp = static_cast<int>(blockIdx.y) * num_groups() / 2 + group() / 2;
     const int at = warp / kParts * 2 + group() % 2;
     const bool is_own = row % kLanes == lane(), exists = at < a.k / Format::kElements;
-    if (!(is_own & exists & (token < *a.n))) return;  // so that both numbers are read at once
+    if (!(is_own & exists & (token < *a.n))) return;  // `&` reads both numbers at the same time
     const Format block{{a.panels + row / kLanes * panel_bytes(Format::kType, a.k) + at * Format::kBytes}};
     float* y = a.y + token * a.k + at * Format::kElements;
     unroll<kParts>([&](auto part) __attribute__((always_inline)) {
@@ -99,7 +99,7 @@ CHASKI_KERNEL(embedding, Embedding) {
 
 using Weights = CHASKI_WEIGHTS;
 
-// A thread for each element. It reads where the lane of the row would.
+// There is a thread for each element. It reads at the place of the row's lane.
 CHASKI_KERNEL(embedding, Embedding) {
     constexpr int kBytes = Weights::kType == DType::F16 ? 2 : 4;  // of a lane
     const int64_t token = blockIdx.x, row = a.ids[token];

@@ -1,5 +1,5 @@
-// A mixture of experts but for its products: tokens choose experts, and rows are sorted by expert. What the
-// operations mean is in native/steps/moe.h.
+// A mixture of experts without its products: tokens choose experts, and rows are sorted by expert.
+// native/steps/moe.h defines the operations.
 #include "experts.h"
 #include "formulas.h"
 
@@ -19,8 +19,7 @@ struct Router {
     float* y;
 };
 
-// Element i of a row belongs to lane i % 16, which alone reads and writes it. The order of sums is that of
-// row sums.
+// Only lane i % 16 reads and writes element i of a row. Sums are taken in the order of row sums.
 CHASKI_INLINE void softmax(float* row, int64_t size) {
     float highest = -infinity(), total = 0.0f;
     for (int64_t i = lane(); i < size; i += kLanes) highest = row[i] > highest ? row[i] : highest;
@@ -53,7 +52,7 @@ CHASKI_INLINE Choice best_of_lanes(Choice own) {
     return own;
 }
 
-// A group of 16 lanes for each token. It has `2 experts + count` floats of shared memory.
+// There is a group of 16 lanes for each token, with `2 experts + count` floats of shared memory.
 CHASKI_KERNEL(router, Router) {
     const int64_t token = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
     if (token >= *a.n) return;
@@ -104,7 +103,7 @@ struct ScaleExperts {
     float* y;
 };
 
-// A NaN in the logits must not lead outside of the experts.
+// A NaN in the logits must not select an index outside the experts.
 CHASKI_INLINE int32_t index_of(float expert, int64_t experts) {
     return expert >= 0.0f && expert < static_cast<float>(experts) ? static_cast<int32_t>(expert) : 0;
 }
@@ -126,12 +125,12 @@ struct GroupByExpert {
     Group* groups;
 };
 
-// One block of threads. A warp takes an expert, and goes through all tokens to place its rows in order.
+// There is one thread block. A warp takes an expert and reads all tokens to place the expert's rows in order.
 CHASKI_KERNEL(group_by_expert, GroupByExpert) {
     const int own = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
     const auto experts = static_cast<int>(a.experts), count = static_cast<int>(a.count);
     const auto tokens = static_cast<int>(*a.n);
-    auto* rows = reinterpret_cast<int32_t*>(device::shared());  // of each expert, and where they begin
+    auto* rows = reinterpret_cast<int32_t*>(device::shared());  // counts by expert, and then their starts
     int32_t* begins = rows + experts;
     const auto expert_of = [&](int token, int j) {
         return index_of(a.routes[static_cast<int64_t>(token) * 2 * count + j], a.experts);
@@ -166,7 +165,7 @@ CHASKI_KERNEL(group_by_expert, GroupByExpert) {
         int32_t next = begins[e];
         for (int first = 0; first < tokens; first += 32) {
             const int token = first + own % 32;
-            int32_t before = 0, all = 0;  // rows of the tokens before, and of all 32
+            int32_t before = 0, all = 0;  // rows of the previous tokens, and of all 32
             for (int j = 0; j < count; ++j) {
                 const uint32_t found = device::votes(token < tokens && expert_of(token, j) == e);
                 before += device::count_bits(found & ((1u << own % 32) - 1));
@@ -199,7 +198,7 @@ CHASKI_INLINE float weight_of(const Sorted& a, int64_t pair) {
     return a.routes[(2 * (pair / a.count) + 1) * a.count + pair % a.count];
 }
 
-// A thread for each element of the rows of pairs.
+// There is a thread for each element of the rows of pairs.
 CHASKI_KERNEL(dispatch, Sorted) {
     const int64_t i = thread(), row = i / a.width;
     if (row >= *a.n * a.count) return;
@@ -208,7 +207,7 @@ CHASKI_KERNEL(dispatch, Sorted) {
     a.y[i] = a.routes == nullptr ? x : x * weight_of(a, pair);
 }
 
-// A thread for each element of the rows of tokens.
+// There is a thread for each element of the rows of tokens.
 CHASKI_KERNEL(combine, Sorted) {
     const int64_t i = thread(), token = i / a.width;
     if (token >= *a.n) return;

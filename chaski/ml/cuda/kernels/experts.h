@@ -1,12 +1,12 @@
-// Which rows a block of threads multiplies, and by which matrix: all rows by one, or, where a program is
-// compiled for experts (CHASKI_EXPERTS), those of one group by the matrix of its expert.
+// The rows that a thread block multiplies, and the matrix: all rows by one matrix or, if a program is
+// compiled for experts (CHASKI_EXPERTS), the rows of one group by the matrix of its expert.
 #pragma once
 
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
 
-// As native/steps/moe.h has it: four lists side by side.
+// The group of native/steps/moe.h: four parallel lists.
 struct Group {
     int32_t pair;
     int32_t row;
@@ -18,8 +18,8 @@ struct Group {
 
 constexpr int kExpertsBytes = 32;
 
-// The properties that distinguish experts. Each matrix has so many `bytes`, and lies after that of the expert
-// before. A row of activations is that of a pair, or, where it `gathers`, that of the pair's token.
+// The places of the experts' data. Each matrix has `bytes` bytes and follows that of the previous expert. A
+// row of activations belongs to a pair or, if `gathers` is set, to the pair's token.
 struct Experts {
     const Group* groups;
     int64_t count;  // of pairs of a token
@@ -27,7 +27,7 @@ struct Experts {
     int64_t bytes;
 };
 
-// The rows [begin, end) of the result, whose number is y of the grid, and whose group is its z.
+// The rows [begin, end) of the result: the grid's z is their group, and its y their part of the group.
 struct Share {
     const Experts& experts;
     int64_t begin = 0, end = 0, expert = 0;
@@ -40,10 +40,10 @@ struct Share {
         expert = all.groups[group].expert;
     }
     CHASKI_INLINE bool is_empty() const { return begin >= end; }
-    // Where the matrix, and where the bias of `rows` rows of a matrix, begins.
+    // The start of the matrix, and the start of its bias of `rows` elements.
     CHASKI_INLINE int64_t weights() const { return expert * experts.bytes; }
     CHASKI_INLINE int64_t bias(int64_t rows) const { return expert * rows; }
-    // The activations of row number i of this share; of its last one after that.
+    // The activations of row number i of this share; after its last row, those of the last row.
     CHASKI_INLINE int64_t source(int64_t i) const {
         const int64_t row = begin + i < end ? begin + i : end - 1;
         return experts.gathers ? experts.groups[row].pair / experts.count : row;

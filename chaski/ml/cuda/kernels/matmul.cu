@@ -1,36 +1,37 @@
 // y = x · Wᵀ + bias + residual for a quantized W and few tokens, by the rule in matmul.h.
 //
-// Compiled for one format of weights (CHASKI_FORMAT) and a number of tokens (CHASKI_TOKENS). A block of
-// threads goes from panel to panel. Its groups of 16 lanes share a panel's blocks of weights: what is an
-// integer has no order. The floats that come of a block wait in shared memory, and another group, one for
-// each token, adds them up in ascending k. Meanwhile the next weights are on their way to shared memory.
+// Compiled for one format of weights (CHASKI_FORMAT) and a number of tokens (CHASKI_TOKENS). A thread block
+// goes from panel to panel. Its groups of 16 lanes share a panel's blocks of weights, because integer sums do
+// not depend on the order. The floats that result from a block are stored in shared memory, and another
+// group, one for each token, adds them up in ascending k. Meanwhile the next weights are copied to shared
+// memory.
 #include "matmul_arguments.h"
 
 namespace chaski::CHASKI_ISA {
 
 constexpr int kTokens = CHASKI_TOKENS;
 
-// The tokens of a block of threads: their numbers, and their values. One that is not there is another again.
+// The numbers and values of a thread block's tokens. A missing token repeats another one.
 struct Tokens {
     int64_t number[kTokens];
     const int8_t* values[kTokens];
 };
 
-// The first or the second number of 16 bits.
+// The first or the second 16-bit number.
 CHASKI_INLINE int32_t half_of(int32_t both, int which) {
     return which == 0 ? static_cast<int16_t>(both) : both >> 16;
 }
 
-// What a format makes of a panel of 16 rows.
+// The products of a format with a panel of 16 rows.
 template <class Format>
 struct Panel {
     // Floats of one step of the chain, for a row and a token.
     static constexpr int kFloats = Format::kIsSuper ? 1 : Format::kMins ? 4 : 2;
-    // Elements of k of a step, and the steps that a block of weights is.
+    // Elements of k of a step, and the number of steps of a block of weights.
     static constexpr int kStep = Format::kIsSuper ? kSuperElements : 32;
     static constexpr int kSteps = Format::kElements / kStep;
 
-    // Integer products of sub-block S with each token's values from element `at` of k on.
+    // The integer products of sub-block S with each token's values from element `at` of k on.
     template <int S>
     CHASKI_INLINE static void multiply(const Format& block, const Tokens& x, int64_t at,
                                        int32_t (&sums)[kTokens]) {
@@ -54,7 +55,7 @@ struct Panel {
         });
     }
 
-    // store(token, step, which, float) what the steps of a block add.
+    // Calls store(token, step, which, float) for the floats that the steps of a block add.
     template <class Store>
     CHASKI_INLINE static void multiply_block(const Matmul& a, const Format& block, int64_t at,
                                              const Tokens& x, const Store& store) {
@@ -71,7 +72,7 @@ struct Panel {
         constexpr int kSub = Format::kSub;
         static_assert(Format::kOffset == 0 || kSub == 16, "an offset has the sums of 16 values");
         int32_t products[kTokens] = {}, mins[kTokens] = {};
-        // Super-scales are pairs of numbers of 16 bits after their unit: shifts, and sums.
+        // Super-scales consist of their unit and pairs of 16-bit numbers: shifts, then sums.
         const int32_t *supers[kTokens], *halves[kTokens];
         for (int n = 0; n < kTokens; ++n) {
             supers[n] =
@@ -142,7 +143,7 @@ struct Panel {
         });
     }
 
-    // y + the floats of one row and one token, of `count` steps from element `at` of k on.
+    // y plus the floats of one row and one token, of `count` steps from element `at` of k on.
     CHASKI_INLINE static float chain(const Matmul& a, const float* floats, int64_t token, int64_t at,
                                      int count, float y) {
         const SuperScale* supers = a.supers + (token * a.k + at) / kSuperElements;
@@ -157,24 +158,24 @@ struct Panel {
     }
 };
 
-// The groups of lanes that multiply, the blocks of weights that each has at a time, and how many times that
-// is in shared memory: what is computed with, and what is on its way.
+// The number of groups that multiply, the blocks of weights that each has at a time, and the number of stages
+// in shared memory: one is multiplied while another is copied.
 constexpr int kGroups = CHASKI_GROUPS, kUnit = CHASKI_UNIT, kStages = 2;
 
-// One stage of the work of a block of threads: a stretch of k of a panel, of `count` blocks of weights.
+// One stage of a thread block's work: a stretch along k of a panel, with `count` blocks of weights.
 template <class Format>
 struct Stage {
     static constexpr int kBlocks = kGroups * kUnit;
-    // Groups that read at the same time find different banks.
+    // Groups that read at the same time use different banks.
     static constexpr int kUnitBytes = kUnit * Format::kBytes + 64;
 
-    const Part* part;  // null behind the last stage
-    int64_t at;        // the number of its panel among those of all parts
+    const Part* part;  // null after the last stage
+    int64_t at;        // the number of its panel among the panels of all parts
     int64_t panel;
     int begin;  // the number of its first block
     int count;
 
-    // The first one.
+    // The first stage.
     CHASKI_INLINE explicit Stage(const Matmul& a) : at(blockIdx.x), begin(0) { find(a); }
     // The stage after this one, for this block of threads.
     CHASKI_INLINE Stage next(const Matmul& a) const {
@@ -202,8 +203,8 @@ struct Stage {
     }
     CHASKI_INLINE static int blocks_of(const Matmul& a) { return static_cast<int>(a.k / Format::kElements); }
     CHASKI_INLINE bool is_last(const Matmul& a) const { return begin + count == blocks_of(a); }
-    // Has the weights of this stage copied to shared memory, by each group those that it multiplies. `matrix`
-    // is where the matrix begins.
+    // Starts copying the weights of this stage to shared memory. Each group copies the weights that it
+    // multiplies. `matrix` is the start of the matrix.
     CHASKI_INLINE void fetch(const Matmul& a, int64_t matrix, uint8_t* to) const {
         const int own = group() * kUnit, units = count - own < kUnit ? count - own : kUnit;
         if (part == nullptr || units <= 0) return;
@@ -249,7 +250,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         x.number[i] = share.source(i);
         x.values[i] = a.values + x.number[i] * a.k;
     }
-    // Groups after those that multiply add up what they have found one stage ago, one token each.
+    // The groups after the multiplying groups add up the results of the previous stage, one token each.
     const int token = group() - kGroups;
     float y = 0.0f;
     for (int index = 0;; ++index) {
@@ -294,7 +295,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     }
 }
 
-// A block of threads for some panels of all parts, and for each kTokens tokens.
+// There is a thread block for some panels of all parts, and for each kTokens tokens.
 CHASKI_KERNEL_AHEAD(matmul, Matmul) { multiply_panels<CHASKI_FORMAT>(a); }
 
 }  // namespace chaski::CHASKI_ISA

@@ -1,11 +1,12 @@
-// The arguments of the kernels that multiply by quantized matrices, as `operations/products.py` packs them.
+// The arguments of the kernels for quantized matrices, in the order in which `operations/products.py` packs
+// them.
 #pragma once
 
 #include "experts.h"
 
 namespace chaski::CHASKI_ISA {
 
-// A matrix, and where its results go.
+// A matrix and the place of its results.
 struct Part {
     const uint8_t* panels;
     int64_t rows;

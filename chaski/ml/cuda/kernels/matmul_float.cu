@@ -1,5 +1,5 @@
 // y = x · Wᵀ + bias + residual for W of F32, F16 or BF16 (CHASKI_WEIGHTS), by the rule in matmul.h: one chain
-// of fused multiply-adds along k for each result. A group of 16 lanes has a panel and kTokens tokens.
+// of fused multiply-adds along k for each result. A group of 16 lanes computes a panel and kTokens tokens.
 #include "experts.h"
 
 namespace chaski::CHASKI_ISA {
@@ -20,7 +20,7 @@ static_assert(sizeof(MatmulFloat) == 64 + kExpertsBytes, "as a launch packs it")
 using Weights = CHASKI_WEIGHTS;
 constexpr int kTokens = CHASKI_TOKENS;
 
-// To nearest, ties to even; subnormal numbers become zeros, a NaN stays one.
+// Rounds to nearest, ties to even; subnormal numbers become zeros, and a NaN remains a NaN.
 CHASKI_INLINE float to_bf16(float x) {
     const auto u = static_cast<uint32_t>(device::as_int(x));
     const uint32_t magnitude = u & 0x7fffffffu;

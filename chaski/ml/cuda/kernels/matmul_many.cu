@@ -1,17 +1,18 @@
 // y = x · Wᵀ + bias + residual for a quantized W (CHASKI_FORMAT) and many tokens, by the rule in matmul.h,
 // with the tensor instructions for int8.
 //
-// A block of threads has kPanels panels of 16 rows and kTokens tokens, and goes along k, 256 elements at a
-// time: a stretch. The stored data of the next stretches are on their way to shared memory. While one stretch
-// is multiplied, the weights of the next one are unpacked there, codes less their offset as signed bytes, in
-// the order that tensor instructions take. One of these adds up 32 or 16 products, which is one sub-block;
-// what is an integer has no order. Each thread has its results' floats, and adds to them in ascending k.
+// A thread block multiplies kPanels panels of 16 rows by kTokens tokens. It goes along k in stretches of 256
+// elements. The stored data of the next stretches are copied to shared memory in advance. While one stretch
+// is multiplied, the weights of the next one are unpacked there: codes minus their offset as signed bytes, in
+// the order that tensor instructions take. One instruction adds up 32 or 16 products, which is one sub-block;
+// integer sums do not depend on the order. Each thread keeps the floats of its results, and adds to them in
+// ascending k.
 #include "matmul_arguments.h"
 
 namespace chaski::CHASKI_ISA {
 
 constexpr int kPanels = CHASKI_PANELS, kTokens = CHASKI_TOKENS, kStages = CHASKI_STAGES;
-constexpr int kTiles = CHASKI_TILES;  // of 8 tokens, of a warp, which has one panel
+constexpr int kTiles = CHASKI_TILES;  // of 8 tokens, for each warp, which has one panel
 constexpr int kWarps = kPanels * (kTokens / (8 * kTiles));
 constexpr int kThreads = 32 * kWarps;
 static_assert(kStages >= 3, "one is multiplied, the next one is unpacked, and another is on its way");
@@ -26,8 +27,8 @@ CHASKI_INLINE constexpr int min_elements() {
     }
 }
 
-// A stretch of panels, and of the activations of tokens, as they are stored: from one panel and from one
-// token to the next, threads that read at the same time find different banks.
+// A stretch of panels, and of the tokens' activations, in their stored form. Distances between panels and
+// between tokens are such that threads that read at the same time use different banks.
 template <class Format>
 struct Weights {
     static constexpr int kBytes = kSuperElements / Format::kElements * Format::kBytes;
@@ -39,29 +40,30 @@ struct Activated {
     static constexpr bool kHasSums = Format::kMins && min_elements<Format>() != 32;
 
     alignas(16) uint8_t values[kTokens][kSuperElements + (Format::kSub == 32 ? 32 : 16)];
-    // As `Activations` has them: scales of blocks, or a super-scale with its shifts from word 4 on, and its
+    // In the form of `Activations`: scales of blocks, or a super-scale with its shifts from word 4 on and its
     // sums from word 8 on; and sums of 16 values.
     alignas(16) int32_t scales[kTokens][Format::kIsSuper ? 12 : 8];
     alignas(16) int32_t sums[kHasSums ? kTokens : 1][8];
 };
 
-// The weights of a stretch as they are multiplied.
+// The weights of a stretch in the form that is multiplied.
 template <class Format>
 struct Unpacked {
     static constexpr int kSubs = kSuperElements / Format::kSub;
 
-    // Four words of each thread for each 32 elements: of rows g and g + 8, and then again with other
-    // elements. Of every other panel the last two come first, since two panels are stored at the same time.
+    // Four words of each thread for each 32 elements: of rows g and g + 8, and then of the same rows with
+    // other elements. In every other panel the last two words come first, since two panels are stored at the
+    // same time.
     alignas(16) uint32_t codes[kPanels][kSuperElements / 32][32][4];
-    // Of rows g and g + 8: floats of sub-blocks, or pairs of integers, in the order of formats.
+    // The scales of rows g and g + 8: floats of sub-blocks, or pairs of integers, in the order of the format.
     alignas(8) int32_t scales[kPanels][Format::kIsSuper ? kSubs / 2 : kSubs][kLanes / 2][2];
     float mins[Format::kMins && !Format::kIsSuper ? kPanels : 1][kSubs][kLanes];
-    alignas(16) int8_t min_codes[kPanels][kLanes][16];  // of super-blocks: of up to 16 sub-blocks
+    alignas(16) int8_t min_codes[kPanels][kLanes][16];  // with super-blocks: of up to 16 sub-blocks
     float d[kPanels][kLanes];
     float dmin[kPanels][kLanes];
 };
 
-// The shared memory of a block of threads.
+// The shared memory of a thread block.
 template <class Format>
 struct Slab {
     uint32_t sources[kTokens];  // the number of the first block of 32 elements of each token's activations
@@ -70,12 +72,12 @@ struct Slab {
     Unpacked<Format> unpacked[2];
 };
 
-// Where the words of thread 4 g + t lie among those of a warp: neighbours that store at the same time, and
-// that read at the same time, find different banks.
+// The place of the words of thread 4 g + t among a warp's words. Neighbours that store or read at the same
+// time use different banks.
 CHASKI_INLINE int place_of(int g, int t) { return 4 * g + (t ^ (g / 2 & 3)); }
 
-// Keeps word number `word` of the 64 of this lane's row. A thread multiplies neighbouring words of 32
-// elements that have one scale, and a word of each half where both halves have one.
+// Stores word number `word` of the 64 words of this lane's row. If 32 elements share a scale, a thread
+// multiplies neighbouring words of them; if each half has a scale, it multiplies a word of each half.
 template <class Format>
 CHASKI_INLINE void store_codes(Unpacked<Format>& to, int panel, int word, U8x64 codes) {
     const int i = word % 8, t = Format::kSub == 32 ? i / 2 : i % 4, half = Format::kSub == 32 ? i % 2 : i / 4;
@@ -83,7 +85,7 @@ CHASKI_INLINE void store_codes(Unpacked<Format>& to, int panel, int word, U8x64 
         device::subtract_bytes(codes.v, Format::kOffset);
 }
 
-// An eighth of a panel's super-block: half `part` of the words of every fourth pair of sub-blocks.
+// Unpacks an eighth of a panel's super-block: half `part` of the words of every fourth pair of sub-blocks.
 template <class Format>
 CHASKI_INLINE void unpack_super_block(const Format& block, int panel, int turn, int part,
                                       Unpacked<Format>& to) {
@@ -125,7 +127,7 @@ CHASKI_INLINE void unpack_super_block(const Format& block, int panel, int turn, 
     }
 }
 
-// `count` sub-blocks of 32, of blocks that lie after each other.
+// Unpacks `count` sub-blocks of 32, of consecutive blocks.
 template <class Format>
 CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, int turn,
                                  Unpacked<Format>& to) {
@@ -145,8 +147,8 @@ CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, i
     }
 }
 
-// Unpacks a stretch of `size` elements, by all threads: eight groups have a panel. Both groups of a warp do
-// the same, of one panel and its neighbour where there are several.
+// Unpacks a stretch of `size` elements with all threads, eight groups for each panel. Both groups of a warp
+// do the same work, for one panel and its neighbour if there are several panels.
 template <class Format>
 CHASKI_INLINE void unpack(const Weights<Format>& from, int size, Unpacked<Format>& to) {
     for (int task = group(); task < 8 * kPanels; task += kThreads / kLanes) {
@@ -160,8 +162,8 @@ CHASKI_INLINE void unpack(const Weights<Format>& from, int size, Unpacked<Format
     }
 }
 
-// Has a stretch of the activations of tokens copied, of `size` elements. `sources`: the number of the first
-// block of 32 elements of each token. 16 threads have a token.
+// Starts copying a stretch of `size` elements of the tokens' activations. `sources`: the number of the first
+// block of 32 elements of each token. 16 threads copy a token.
 template <class Format>
 CHASKI_INLINE void fetch_tokens(const Matmul& a, const uint32_t (&sources)[kTokens], int stretch, int size,
                                 Activated<Format>& to) {
@@ -195,11 +197,11 @@ CHASKI_INLINE void fetch_tokens(const Matmul& a, const uint32_t (&sources)[kToke
     }
 }
 
-// A number of at most 22 bits as a float.
+// Converts a number of at most 22 bits to a float.
 CHASKI_INLINE float to_float(int32_t x) { return device::as_float(0x4b400000 + x) - 12582912.0f; }
 
-// What this thread has: rows `row` and `row` + 8 of the panel of its warp, and of each tile the tokens
-// 2 · quarter and the next. It brings the values of token `row` of a tile.
+// The results of this thread: rows `row` and `row` + 8 of its warp's panel, and of each tile token 2 ·
+// quarter and the next token. It passes the values of token `row` of a tile to the instructions.
 struct Place {
     int panel;
     int tokens;  // the first of the warp
@@ -218,7 +220,7 @@ struct Place {
 
 using Results = float[kTiles][4];
 
-// The words of this thread: of 32 elements of a panel, and of the token that it brings.
+// The words of this thread: of 32 elements of a panel, and of the token that it passes.
 template <class Format>
 CHASKI_INLINE void load_codes(const Unpacked<Format>& from, const Place& own, int b, uint32_t (&a)[4]) {
     const auto* words =
@@ -237,8 +239,8 @@ CHASKI_INLINE uint2 load_values(const Activated<Format>& from, const Place& own,
     return {words[own.quarter], words[own.quarter + 4]};
 }
 
-// What the mins of four sub-blocks are multiplied by, for the token that this thread brings: low and high
-// bytes.
+// The low and high bytes of the numbers that multiply the mins of four sub-blocks, for the token that this
+// thread passes.
 template <class Format>
 CHASKI_INLINE uint2 load_sums(const Activated<Format>& from, const Place& own, int tile) {
     const int token = own.tokens + 8 * tile + own.row, t = own.quarter;
@@ -286,7 +288,7 @@ struct Codes {
             }
         }
     }
-    // Of 32 elements: the scale of a half, of a row. Pairs are of neighbours, or of those two apart.
+    // The scale of a half of 32 elements, for a row. Pairs consist of neighbours, or of scales two apart.
     CHASKI_INLINE int32_t scale(int b, int half, int row) const {
         const int2& pair = scales[Format::kSub == 32 ? b / 2 : b / 2 * 2 + half];
         const int32_t both = row == 0 ? pair.x : pair.y;
@@ -410,12 +412,13 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         slab.sources[i] = static_cast<uint32_t>(share.source(i) * (a.k / 32));
     }
     barrier();
-    // A panel is copied by this many threads.
+    // This many threads copy a panel.
     constexpr int kCopiers = kThreads / kPanels;
     const int copied = static_cast<int>(threadIdx.x) / kCopiers,
               first = static_cast<int>(threadIdx.x) % kCopiers;
     const uint8_t* source = matrix + (panel + copied < last ? panel + copied : last) * bytes + 16 * first;
-    // The weights of a stretch, and the activations of the one before: they are needed at the same time.
+    // Copies the weights of a stretch and the activations of the previous one, which are needed at the same
+    // time.
     const auto fetch = [&](int stretch) {
         if (stretch < stretches) {
             constexpr int kBytes = Weights<Format>::kBytes, kWords = kBytes / 16;
@@ -440,8 +443,8 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     const Place own;
     Results y = {};
     for (int stretch = 0; stretch < stretches; ++stretch) {
-        // Now this one's activations and the next one's weights are there, and no thread needs the stretch
-        // before.
+        // Now this stretch's activations and the next one's weights have arrived, and no thread needs the
+        // previous stretch.
         device::wait_copies<kStages - 3>();
         barrier();
         fetch(stretch + kStages - 1);
@@ -470,7 +473,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     }
 }
 
-// A block of threads for each kPanels panels of all parts, and for each kTokens tokens.
+// There is a thread block for each kPanels panels of all parts, and for each kTokens tokens.
 CHASKI_KERNEL(matmul_many, Matmul) { multiply_panels<CHASKI_FORMAT>(a); }
 
 }  // namespace chaski::CHASKI_ISA

@@ -1,5 +1,5 @@
-// Norms of rows of CHASKI_SIZE elements. A block of threads has one row; 16 lanes add up, each every 16th
-// element, and then all of them over a fixed tree.
+// Norms of rows of CHASKI_SIZE elements. A thread block computes one row. Each of 16 lanes adds up every 16th
+// element, and then the lanes are added over a fixed tree.
 #include "quantize.h"
 
 namespace chaski::CHASKI_ISA {
@@ -17,8 +17,8 @@ struct Norm {
     Quantized quantized;
 };
 
-// A row in shared memory, lane by lane, with zeros after its end: a lane adds up what lies side by side. The
-// distances are such that neither writing neighbours nor reading lanes takes a bank twice.
+// A row in shared memory, lane by lane, with zeros after its end, so that a lane adds up consecutive
+// elements. The distances are such that neither writing neighbours nor reading lanes use a bank twice.
 constexpr int kPositions = (kSize + kLanes - 1) / kLanes;  // of a lane
 constexpr int kStride = 4 * ((kPositions + 3) / 4 | 1);
 constexpr int kRowFloats = kLanes * kStride + 16;
@@ -28,7 +28,7 @@ CHASKI_INLINE int place_of(uint32_t element) {
     return static_cast<int>(lane * kStride + lane / 8 * 16 + element / kLanes);
 }
 
-// What the first warp finds by `f`, in all threads; `f` begins after the row is in shared memory.
+// Returns the result of `f` on the first warp to all threads. `f` begins after the row is in shared memory.
 template <class F>
 CHASKI_INLINE float by_first_warp(float* result, const F& f) {
     barrier();
@@ -40,8 +40,9 @@ CHASKI_INLINE float by_first_warp(float* result, const F& f) {
     return *result;
 }
 
-// The sum over a row, lane by lane, and then over lanes, by a warp, of which both halves do the same. A lane
-// reads well before it adds. A lane after the end of a row has a zero more, which may turn -0 into +0.
+// The sum over a row, first for each lane and then over lanes, by a warp whose halves do the same work. A
+// lane reads well before it adds. A lane after the end of a row has an additional zero, which may turn -0
+// into +0.
 template <class F>
 CHASKI_INLINE float row_sum(const float* row, const F& f) {
     constexpr int kAhead = 16, kEvenly = kPositions / (2 * kAhead) * 2 * kAhead;
@@ -72,7 +73,8 @@ CHASKI_INLINE float inverse_length(const float* row, float eps) {
     return 1.0f / device::square_root(squares / static_cast<float>(kSize) + eps);
 }
 
-// The elements of a row that a thread has: kRounds times kEach neighbours. The lowering counts threads, too.
+// The elements of a row that a thread has: kRounds times kEach neighbours. The lowering computes the same
+// number of threads.
 constexpr int kThreads = kSize > 8192 ? 1024 : (kSize + 255) / 256 * 32;
 constexpr int kRounds = (kSize + kThreads * kEach - 1) / (kThreads * kEach);
 struct Elements {
@@ -107,7 +109,7 @@ struct Elements {
             }
         }
     }
-    // To shared memory.
+    // Writes the elements to shared memory.
     CHASKI_INLINE void share(float* row) const {
         for (int round = 0; round < kRounds; ++round) {
             const int i = first(round);
@@ -119,7 +121,7 @@ struct Elements {
     }
 };
 
-// Where results of a row go that begins with element `at` of all rows.
+// Writes the results of a row that begins with element `at` of all rows.
 CHASKI_INLINE void finish(const Norm& a, const Elements& y, int64_t at) {
     if (a.y != nullptr) y.store(a.y + at);
     if (a.quantized.values == nullptr) return;
@@ -129,8 +131,8 @@ CHASKI_INLINE void finish(const Norm& a, const Elements& y, int64_t at) {
     }
 }
 
-// Shared memory: a row, and the result of a sum. Memory that is read before it is known whether a row exists
-// belongs to the plan, which has room for all rows of a launch.
+// Shared memory: a row, and the result of a sum. Rows that may not exist are read safely, because the plan
+// has room for all rows of a launch.
 CHASKI_KERNEL(rms_norm, Norm) {
     auto* row = reinterpret_cast<float*>(device::shared());
     const int64_t rows = *a.n * a.heads, at = static_cast<int64_t>(blockIdx.x) * kSize;

@@ -1,4 +1,4 @@
-// Activations to int8, in super-blocks or not (CHASKI_SUPER_BLOCKS).
+// Rounds activations to int8, in super-blocks or blocks of 32 (CHASKI_SUPER_BLOCKS).
 #include "quantize.h"
 
 namespace chaski::CHASKI_ISA {

@@ -1,12 +1,13 @@
-// Activations to int8 in blocks of 32 or in super-blocks of 256, by the rule in matmul.h. A thread has eight
-// elements of a row: four threads have a block of 32, and a warp has a super-block.
+// Rounds activations to int8 in blocks of 32 or super-blocks of 256, by the rule in matmul.h. A thread has
+// eight elements of a row, four threads have a block of 32, and a warp has a super-block.
 #pragma once
 
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
 
-// Where it goes: as `Activations` of matmul.h has it. `values` is null where nothing reads the int8 form.
+// The place of the int8 form, as in `Activations` of matmul.h. `values` is null if nothing reads the int8
+// form.
 struct Quantized {
     int8_t* values;
     float* scales;
@@ -18,7 +19,7 @@ constexpr int kEach = 8;  // elements of a thread
 constexpr int kMostShift = 4;
 constexpr float kMostMagnitudes = 1023.0f;
 
-// Neighbours, whose address is a multiple of 16, at once.
+// Reads neighbouring elements at once; their address is a multiple of 16.
 template <int kCount>
 CHASKI_INLINE void load_each(const float* from, float (&x)[kCount]) {
     for (int i = 0; i < kCount; i += 4) {
@@ -46,11 +47,10 @@ CHASKI_INLINE int32_t largest_of_block(int32_t bits) {
     return bits;
 }
 
-// A sum with 1.5 · 2²³ rounds numbers below 2²², halves to even numbers; its low bits are those of the
-// result.
+// Adding 1.5 · 2²³ rounds numbers below 2²², ties to even. The low bits of the sum are those of the result.
 constexpr float kWhole = 12582912.0f;
 
-// Rounds x times a factor. `*sum` and `*magnitudes` are those of the result, exactly.
+// Rounds x times a factor. `*sum` and `*magnitudes` are the exact sums of the result and of its magnitudes.
 CHASKI_INLINE void round_each(const float (&x)[kEach], float factor, float (&rounded)[kEach], float* sum,
                               float* magnitudes) {
     *sum = *magnitudes = 0.0f;
@@ -72,8 +72,8 @@ CHASKI_INLINE void store_values(int8_t* to, const float (&rounded)[kEach]) {
 
 CHASKI_INLINE float power_of_two(int exponent) { return device::as_float((127 + exponent) << 23); }
 
-// x are the elements from number `at` of all rows on. All threads of a warp call it, also those whose
-// elements do not exist.
+// x: the elements from number `at` of all rows on. All threads of a warp must call it, even if their elements
+// do not exist.
 CHASKI_INLINE void quantize_block(const float (&x)[kEach], uint64_t at, bool exists, const Quantized& to) {
     const float amax = device::as_float(largest_of_block(largest_of(x)));
     float rounded[kEach] = {}, sum = 0.0f, magnitudes;
@@ -98,7 +98,7 @@ CHASKI_INLINE void quantize_super_block(const float (&x)[kEach], uint64_t at, bo
         for (bool is_done = false; !is_done;) {
             const float inverse = 1.0f / whole, to_parts = 16.0f / (127.0f * whole);
             const float part =
-                device::as_float(largest) * to_parts;  // of the least that shift 0 has room for
+                device::as_float(largest) * to_parts;  // in units of the range that shift 0 has
             shift = (part > 1.0f) + (part > 2.0f) + (part > 4.0f) + (part > 8.0f);
             float magnitudes;
             uint32_t over = 0;
@@ -136,7 +136,7 @@ CHASKI_INLINE void quantize_super_block(const float (&x)[kEach], uint64_t at, bo
     super.sums[block] = static_cast<int16_t>(block_sum);
 }
 
-// In the form that the program is compiled for.
+// Quantizes in the form that the program is compiled for.
 CHASKI_INLINE void quantize(const float (&x)[kEach], int64_t at, bool exists, const Quantized& to) {
     if constexpr (CHASKI_SUPER_BLOCKS) {
         quantize_super_block(x, at, exists, to);

@@ -1,4 +1,4 @@
-// Layers that keep a state for each sequence: short convolutions, and the gated delta net, whose rule of
+// Layers that store a state for each sequence: short convolutions, and the gated delta net, whose rule of
 // order is in native/include/gated_delta.h.
 #include "storage.h"
 
@@ -7,14 +7,14 @@ namespace chaski::CHASKI_ISA {
 using States = StorageOf<DType::F32>;
 
 constexpr int kChunk = 32, kRing = 2 * kChunk;  // kDeltaChunk, kDeltaRing
-constexpr int kColumns = 64;                    // of a block of threads, one for each thread
+constexpr int kColumns = 64;                    // of a thread block, one for each thread
 constexpr int kTile = 8;                        // tokens whose sums a thread has at a time
 
 CHASKI_INLINE float* row_of(const Storage& s, int64_t head, int64_t cell) {
     return reinterpret_cast<float*>(States{s}.row(head, cell));
 }
 
-// As short_conv.h has it: the tokens [begin, end), whose sequence begins in the batch at `first`.
+// The segment of short_conv.h: the tokens [begin, end), whose sequence begins in the batch at `first`.
 struct Segment {
     int32_t begin;
     int32_t end;
@@ -23,7 +23,7 @@ struct Segment {
     int32_t target;
 };
 
-// As gated_delta.h has it: the tokens [begin, end) from `position` on.
+// The segment of gated_delta.h: the tokens [begin, end) from `position` on.
 struct ChunkSegment {
     int32_t begin;
     int32_t end;
@@ -153,13 +153,13 @@ struct GatedDelta {
     CHASKI_INLINE int64_t key_head(int64_t head) const {
         return is_tiled ? head % keys.heads : head / (heads() / keys.heads);
     }
-    // Where element i of a key is in its ring, from the first on.
+    // The offset of the key of position `at` in its ring.
     CHASKI_INLINE int64_t key_place(int at) const {
         return at % kRing / kLanes * key_size() * kLanes + at % kLanes;
     }
 };
 
-// The shared memory of a block of threads, for one chunk. Keys, whose size is known at a launch, follow.
+// The shared memory of a thread block for one chunk. The keys, whose size is known at launch, follow it.
 struct Slab {
     float corrections[kChunk][kChunk];  // k_i k_j, then -(d_ij (k_i k_j))
     float answers[kChunk][kChunk];      // q_i k_j, then d_ij (q_i k_j)
@@ -169,13 +169,13 @@ struct Slab {
     float values[kChunk][kColumns];
 };
 
-// One chunk of a segment, as far as the segment has it, for a head and some columns: the tokens `first` to
-// `last` - 1 of the chunk. They are none where a full chunk was open.
+// The part of one chunk that a segment covers, for a head and some columns: the tokens `first` to `last` - 1
+// of the chunk. It is empty if a full chunk was open.
 struct Chunk {
     const GatedDelta& a;
     const ChunkSegment& segment;
     Slab& slab;
-    float* keys;  // [token][key size and one]
+    float* keys;  // [token][key size + 1]
     int64_t head;
     int64_t column;  // of this thread
     int begin;       // position of the chunk
@@ -239,7 +239,7 @@ struct Chunk {
         }
     }
 
-    // All decays, and the products times them: thread j has those since token j.
+    // All decays, and the products times them. Thread j computes the decays since token j.
     CHASKI_INLINE void multiply_decays() {
         const int j = static_cast<int>(threadIdx.x);
         if (j >= kChunk) return;
@@ -261,7 +261,7 @@ struct Chunk {
         return row_of(a.states, head, is_first ? segment.source : segment.target) + column;
     }
 
-    // Pseudo values and results of the kCount tokens from i on, as far as there are.
+    // Pseudo values and results of up to kCount tokens from i on.
     template <int kCount>
     CHASKI_INLINE void advance(int i) {
         const float *k[kCount], *q[kCount], *s = state();
@@ -340,15 +340,15 @@ struct Chunk {
     }
 };
 
-// A block of threads for kColumns columns of a head, for each head, and for each segment.
+// There is a thread block for each kColumns columns of a head, for each head, and for each segment.
 CHASKI_KERNEL(gated_delta, GatedDelta) {
     if (blockIdx.z >= *a.num_segments) return;
     const ChunkSegment& segment = a.segments[blockIdx.z];
     for (int at = segment.since; at < segment.end_position(); at += kChunk) Chunk(a, segment, at).run();
 }
 
-// The keys and the log decays of the last two chunks, when nothing reads the rows any more that they replace:
-// a block of threads for each head, and for each segment.
+// Stores the keys and log decays of the last two chunks, after the last read of the rows that they replace.
+// There is a thread block for each head and each segment.
 CHASKI_KERNEL(keep_delta_rows, GatedDelta) {
     if (blockIdx.z >= *a.num_segments) return;
     const ChunkSegment& segment = a.segments[blockIdx.z];

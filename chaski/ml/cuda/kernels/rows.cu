@@ -1,9 +1,9 @@
-// Rows as they are, and what scales or adds to them.
+// Operations that move rows, and operations that scale them or add to them.
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
 
-// Rows of `width` elements, a thread for each element.
+// Rows of `width` elements, with a thread for each element.
 struct Rows {
     const float* x;
     Count n;
@@ -56,7 +56,7 @@ CHASKI_KERNEL(concat_columns, Concat) {
     }
 }
 
-// `factors` are of each row, `vector` of each column.
+// `factors` has a number for each row, `vector` one for each column.
 struct Scaled {
     const float* x;
     Count n;
@@ -80,7 +80,7 @@ CHASKI_KERNEL(add_vector, Scaled) {
     if (i < *a.n * a.width) a.y[i] = a.x[i] + a.factors[i % a.width];
 }
 
-// `count` rows become one of y, which has n.
+// `count` rows become one row of y, which has n rows.
 struct Grouped {
     const float* x;
     Count n;
@@ -125,8 +125,8 @@ CHASKI_KERNEL(product, Product) {
     a.y[i] = sum;
 }
 
-// Sums of rows in double precision, one element after the other. A block of threads has a row: all compute
-// kStretch terms at a time, and the first one adds them up. Shared memory: those, and the sum.
+// Sums of rows in double precision, one element after the other. A thread block computes a row: all threads
+// compute kStretch terms together, and the first thread adds them up. Shared memory: the terms, and the sum.
 constexpr int kStretch = 2048;
 
 // The sum of f(element), in all threads.
@@ -200,7 +200,7 @@ struct Rope {
     float* y;
 };
 
-// A thread for each pair, and one for each element after the pairs.
+// There is a thread for each pair, and one for each element after the pairs.
 CHASKI_KERNEL(rope, Rope) {
     const int64_t each = a.size - a.pairs, i = thread(), row = i / each, j = i % each;
     if (row >= *a.n * a.heads) return;

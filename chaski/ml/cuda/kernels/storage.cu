@@ -1,11 +1,11 @@
-// Writing the cells of keys and values (CHASKI_KEYS, CHASKI_VALUES), and rotating and moving those of one
-// type (CHASKI_STORED).
+// Writes the cells of keys and values (CHASKI_KEYS, CHASKI_VALUES), and rotates and moves cells of one type
+// (CHASKI_STORED).
 #include "storage.h"
 
 namespace chaski::CHASKI_ISA {
 
-// x(i) are the elements of one head, of which a group of 16 lanes writes all. Both groups of a warp call it,
-// also one whose head does not exist.
+// Writes the elements x(i) of one head with a group of 16 lanes. Both groups of a warp must call it, even if
+// the head of one does not exist.
 template <DType T, class Load>
 CHASKI_INLINE void write_head(const Storage& storage, int64_t head, int64_t cell, bool exists,
                               const Load& x) {
@@ -59,7 +59,7 @@ struct Heads {
     int64_t heads;
 };
 
-// Queries that are turned, and keys, turned too, and values that are stored. Those without heads are none.
+// Queries to turn, keys to turn and store, and values to store. Operands without heads are absent.
 struct Store {
     Count n;
     const int32_t* cells;
@@ -72,7 +72,7 @@ struct Store {
     Storage to_values;
 };
 
-constexpr int kPairs = CHASKI_PAIRS;  // of elements that are turned; 0 turns nothing
+constexpr int kPairs = CHASKI_PAIRS;  // of elements to turn; 0 turns nothing
 
 // The elements of a head that a lane has: every 16th.
 template <int kSize>
@@ -86,7 +86,7 @@ struct OwnElements {
     CHASKI_INLINE explicit OwnElements(const float* x) {
         for (int i = 0; i < kCount; ++i) v[i] = exists(i) ? x[number(i)] : 0.0f;
     }
-    // Turned by the angles of a token.
+    // Reads the elements and turns them by the angles of a token.
     CHASKI_INLINE OwnElements(const float* x, const float* angles) {
         constexpr int kApart = CHASKI_NEOX ? kPairs : 1;
         for (int i = 0; i < kCount; ++i) {
@@ -104,7 +104,7 @@ struct OwnElements {
             v[i] = is_first ? a * cos - b * sin : a * sin + b * cos;
         }
     }
-    // Element number `at` of the head, one of this lane's.
+    // Element number `at` of the head, which must belong to this lane.
     CHASKI_INLINE float operator()(int64_t at) const {
         float found = 0.0f;
         for (int i = 0; i < kCount; ++i) found = at / kLanes == i ? v[i] : found;
@@ -120,8 +120,8 @@ CHASKI_INLINE Storage sized(Storage storage, bool in_panels) {
     return storage;
 }
 
-// A warp for each two heads of a token. Memory that is read before it is known whether a head exists belongs
-// to the plan.
+// There is a warp for each two heads of a token. Heads that may not exist are read safely, because the memory
+// belongs to the plan.
 CHASKI_KERNEL(store, Store) {
     constexpr int kSize = CHASKI_SIZE, kValueSize = CHASKI_VALUE_SIZE;
     const int64_t token = blockIdx.x, n = *a.n, cell = a.cells[token];
@@ -194,8 +194,8 @@ CHASKI_KERNEL(rotate_cells, RotateCells) {
     write_head<kType>(a.to, head, cell, exists, [&](int64_t i) { return turned[i]; });
 }
 
-// Cells and blocks of bytes that the host keeps: [head][place][bytes of a row], and after these the scales
-// [head][place]. The rows of a panel are taken apart.
+// Copies between cells and the blocks of bytes that the host keeps: [head][place][bytes of a row], followed
+// by the scales [head][place]. The rows of a panel are separated.
 struct MoveCells {
     const int32_t* cells;
     int64_t count;

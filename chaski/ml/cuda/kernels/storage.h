@@ -5,8 +5,8 @@
 
 namespace chaski::CHASKI_ISA {
 
-// CHASKI_KEYS and CHASKI_VALUES are F32, F16 or BF16; Q8_0 or Q4_0, in blocks of 32 elements; or I16, whose
-// cells have a scale.
+// CHASKI_KEYS and CHASKI_VALUES are F32, F16 or BF16; Q8_0 or Q4_0, in blocks of 32 elements; or I16, which
+// has a scale for each cell.
 struct Storage {
     uint8_t* data;
     int64_t cells;
@@ -20,8 +20,8 @@ struct StorageOf {
     const Storage s;
 
     static constexpr int kBytes = find_format(T)->bytes / find_format(T)->elements;  // of an element
-    // Of a block: its bytes, and how many units of four bytes its codes have. The scale is in front of them
-    // in a row, and after them in a panel.
+    // The bytes of a block, and the number of units of four bytes of its codes. The scale precedes the codes
+    // in a row, and follows them in a panel.
     static constexpr bool kInBlocks = is_quantized(T);
     static constexpr int kBlockBytes = find_format(T)->bytes, kUnits = kBlockBytes / 4;
 
@@ -36,7 +36,7 @@ struct StorageOf {
     CHASKI_INLINE float* scales(int64_t head) const {
         return reinterpret_cast<float*>(s.data + (head + 1) * head_bytes() - num_panels(s.cells) * 64);
     }
-    // The panel that has a cell, from its lane on; elements of one cell are 16 lanes apart.
+    // The panel of a cell, from the cell's lane on. Elements of one cell are 16 lanes apart.
     CHASKI_INLINE uint8_t* lane_of(int64_t head, int64_t cell) const {
         constexpr int kUnit = T == DType::I16 || kInBlocks ? 4 : kBytes;
         return this->head(head) + cell / kLanes * panel_bytes(T, s.size) + cell % kLanes * kUnit;
@@ -44,7 +44,7 @@ struct StorageOf {
     CHASKI_INLINE uint8_t* row(int64_t head, int64_t cell) const {
         return this->head(head) + cell * row_bytes(T, s.size);
     }
-    // Byte `i` of a cell's row, wherever it is.
+    // The address of byte `i` of a cell's row, in rows or panels.
     CHASKI_INLINE uint8_t* byte_of_row(int64_t head, int64_t cell, int64_t i) const {
         if (!s.in_panels) return row(head, cell) + i;
         const int64_t block = i / kBlockBytes;
@@ -62,7 +62,7 @@ struct StorageOf {
     CHASKI_INLINE uint8_t flipped(uint8_t code) const {
         return T == DType::Q8_0 && s.in_panels ? code ^ 0x80 : code;
     }
-    // An element of blocks.
+    // An element of a row in blocks.
     CHASKI_INLINE float decoded(int64_t head, int64_t cell, int64_t i) const {
         const int64_t block = i / 32, at = i % 32;
         const int64_t place = block * kBlockBytes + 2 + (T == DType::Q8_0 ? at : at % 16);
@@ -77,26 +77,26 @@ struct StorageOf {
     }
 };
 
-// f over the lanes of a group, over the tree of simd_cuda.h. Both groups of a warp call it and what reads it:
-// a mask for each half would have threads look for those that have the same one.
+// Combines the lanes of a group with f, over the tree of simd_cuda.h. Both groups of a warp must call it and
+// read the result: with a mask for each half, threads would have to find the others with the same mask.
 template <class T, class F>
 CHASKI_INLINE T over_lanes(T v, const F& f) {
     for (int apart = 8; apart > 0; apart /= 2) v = f(v, device::from_thread(v, apart));
     return v;
 }
 
-// A spread below this counts as none: its scale in half precision is zero.
+// A spread below this limit counts as zero: its scale in half precision is zero.
 CHASKI_INLINE float inverse_scale(float d) { return (d < 0.0f ? -d : d) > 1e-15f ? 1.0f / d : 0.0f; }
 
-// The input of block `i` of a head, by a group of 16 lanes: its scale, and the bytes of codes that this lane
-// has, `low` at its place and `high` 16 after it. The rounding is that of native/kernels/storage.cpp.
+// Block `i` of a head, encoded by a group of 16 lanes: its scale, and this lane's bytes of codes, `low` at
+// its place and `high` 16 after it. The rounding is that of native/kernels/storage.cpp.
 struct Encoded {
     float d;
     uint8_t low;
     uint8_t high;
 };
 
-// The largest becomes level 127; halves round away from zero.
+// The largest magnitude becomes level 127; halves round away from zero.
 CHASKI_INLINE int32_t level_of(float x) {
     const int32_t whole = static_cast<int32_t>(x);
     const float rest = x - static_cast<float>(whole);
@@ -158,8 +158,8 @@ CHASKI_INLINE void store_element(uint8_t* p, float x) {
     }
 }
 
-// The rule of integers.h: what x of `size` elements is multiplied by, for a group of 16 lanes. `*scale` is
-// what its integers are to be multiplied by; a row that cannot be divided by its size has the factor 0.
+// The factor that multiplies x of `size` elements by the rule of integers.h, for a group of 16 lanes.
+// `*scale` multiplies the resulting integers. A row with an unusable magnitude has the factor 0.
 constexpr float kKeyLength = 46000.0f, kKeyLimit = 32767.0f, kValueLimit = 8191.0f;
 constexpr float kWeightLimit = 32767.0f, kWeightSum = 262080.0f;
 
@@ -181,7 +181,7 @@ CHASKI_INLINE float factor_by(float amax, float squares, bool is_value, float* s
     return factor;
 }
 
-// Of the magnitudes and the squares that each lane has found.
+// The factor from the magnitudes and squares that each lane has found.
 CHASKI_INLINE float factor_by(I32x16 magnitudes, float squares, bool is_value, float* scale) {
     return factor_by(device::as_float(reduce_max(magnitudes)), sum_lanes({squares}), is_value, scale);
 }

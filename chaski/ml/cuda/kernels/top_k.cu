@@ -1,9 +1,11 @@
 // The largest elements of each row, in descending order, equal ones by index; NaN is larger than any number.
-// A block of threads has a part of a row, and then another one has what those of a row have found.
+// A thread block searches a part of a row, and then another block searches the results of all parts of the
+// row.
 //
-// A number and its index become one key, which orders as they do; 0 is none. The elements of a block are
-// dealt to groups. As many groups as elements are wanted have the largest of their own at or above a
-// threshold, and only what is not below that can be wanted: few elements, whose places are counted.
+// A number and its index are combined into one key, which has the same order; 0 stands for no element. The
+// elements of a block are divided among groups. If `count` elements are wanted, the threshold is the count-th
+// largest of the groups' maxima. Only elements that are not below it can be wanted. They are few, and their
+// places are counted.
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
@@ -16,7 +18,7 @@ struct TopK {
     int64_t max_k;
     int64_t part;   // elements of a part
     int64_t parts;  // of a row
-    float* found;   // [row][elements, indices][parts · max_k]: the largest of each part, side by side
+    float* found;   // [row][elements, indices][parts · max_k]: the largest of all parts, part by part
     float* y;       // [row][elements, indices][max_k]
 };
 
@@ -34,12 +36,12 @@ CHASKI_INLINE Key key_of(float x, int index) {
 }
 CHASKI_INLINE int index_of(Key key) { return static_cast<int>(~static_cast<uint32_t>(key)); }
 
-// The shared memory of a block of threads. The lowering counts its bytes, too.
+// The shared memory of a thread block. The lowering computes the same number of bytes.
 struct Workspace {
     Key candidates[kMostCandidates];
     Key largest[kGroups];
     Key threshold;
-    Key last;  // of those that are found
+    Key last;  // of the found keys
     int32_t num_candidates;
 };
 
@@ -66,7 +68,7 @@ CHASKI_INLINE void for_own(const Elements& elements, Key limit, const F& f) {
     }
 }
 
-// How many of `count` keys are above one, in four sums that do not wait for each other.
+// The number of `count` keys that are above one, in four sums that do not wait for each other.
 CHASKI_INLINE int num_above(const Key* keys, int count, Key own) {
     int above[4] = {};
 #pragma unroll 4
@@ -81,7 +83,7 @@ template <class Put>
 CHASKI_INLINE void select(const Elements& elements, int count, const Put& put) {
     auto& w = *reinterpret_cast<Workspace*>(device::shared());
     const auto own = static_cast<int>(threadIdx.x);
-    // A group that has its largest above the threshold may have all others there, too.
+    // If the largest key of a group is above the threshold, all its other keys may be as well.
     const auto of_group = static_cast<uint32_t>(elements.size + kGroups - 1) / kGroups;
     const auto most = static_cast<int>(kMostCandidates / of_group);
     const int each = most < 1 ? 1 : most < kGroups ? most : kGroups;
@@ -125,7 +127,7 @@ CHASKI_INLINE int32_t count_of(const TopK& a, int64_t row) {
     return a.counts[row] < a.width ? a.counts[row] : static_cast<int32_t>(a.width);
 }
 
-// A block of threads for each row and part.
+// There is a thread block for each row and part.
 CHASKI_KERNEL(top_k_of_parts, TopK) {
     const int64_t row = blockIdx.x, begin = blockIdx.y * a.part, n = *a.n;
     const int32_t wanted = count_of(a, row);
@@ -140,7 +142,7 @@ CHASKI_KERNEL(top_k_of_parts, TopK) {
     });
 }
 
-// A block of threads for each row. All parts but the last one have found as many as are wanted.
+// There is a thread block for each row. All parts except the last have found as many elements as are wanted.
 CHASKI_KERNEL(top_k, TopK) {
     const int64_t row = blockIdx.x, n = *a.n;
     const int32_t count = count_of(a, row);

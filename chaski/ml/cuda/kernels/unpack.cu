@@ -1,10 +1,11 @@
-// Takes the arrays of a batch, which are uploaded as one, to their places (chaski/ml/cuda/uploads.py).
+// Copies the arrays of a batch, which are uploaded as one, to their places (chaski/ml/cuda/uploads.py).
 #include "kernel.h"
 
 namespace chaski::CHASKI_ISA {
 
-// An array: where it begins after the list of all, how many words of four bytes it has, and where it goes.
-// Where it has a source, a negative word -1 - i stands for element i of that, the result of an earlier run.
+// An array: its start after the list of all arrays, its number of words of four bytes, and its target. If it
+// has a source, a negative word -1 - i stands for element i of the source, which is the result of an earlier
+// run.
 struct Part {
     int64_t begin;
     int64_t words;
@@ -16,7 +17,7 @@ struct Unpack {
     const Part* parts;
 };
 
-// Some blocks of threads for each array, which is y of the grid.
+// There are some thread blocks for each array, whose number is y of the grid.
 CHASKI_KERNEL(unpack, Unpack) {
     const Part part = a.parts[blockIdx.y];
     const auto* from =

@@ -1,4 +1,4 @@
-"""How each operation of a graph becomes steps; `table` lists them."""
+"""Lowering of each operation of a graph to steps; `table` lists the functions."""
 
 from chaski.ml.cuda.operations.table import HOST_OPERATIONS, OPERATIONS, lower_node
 

@@ -1,4 +1,4 @@
-"""LoRA adapters add their changes to products."""
+"""The changes of LoRA adapters to products."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def adapt(
 def _uses_of_rows(
     lowering: Lowering, lists: Tensor, uses: Tensor, table: AdapterTable, slots: CUDAAdapterSlots
 ) -> tuple[Staged, Staged, str]:
-    """The adapters of all rows, in their order -> what each is, the first of each row, and their number."""
+    """Return the adapters of all rows in order: their entries, each row's first, and the number's name."""
     known = lowering.shared_parts.get(("adapters", lists))
     if known is not None:
         found: tuple[Staged, Staged, str] = known
@@ -73,9 +73,9 @@ def _uses_of_rows(
 def rows_with_adapters(
     lists: npt.NDArray[np.int32], uses: npt.NDArray[np.int32], slots: CUDAAdapterSlots, max_width: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The adapters of each row -> (n, 4) [row, slot, place of its t, bits of the scale], (rows + 1,) firsts.
+    """Return each row's adapters: (n, 4) [row, slot, place of its t, bits of the scale], (rows + 1,) firsts.
 
-    Raises ValueError for numbers that do not exist, and where the t of a row pass `max_width` floats.
+    Raises ValueError for lists or slots that do not exist, and if the t of a row exceed `max_width` floats.
     """
     numbers, of_lists = np.unique(uses[:, 0], return_inverse=True)
     is_known = bool(np.all((uses[:, 1] >= 0) & (uses[:, 1] < slots.slots))) and bool(

@@ -1,4 +1,4 @@
-"""Attention, its rotations, and the storage that it reads."""
+"""Attention, rotary positions, and the storage that attention reads."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = ["attention", "attention_by_distance", "rope", "rotate_cells", "store"
 
 _CHUNK = 256
 _NO_PAIRS = np.empty((0, 2), np.int32)
-# Queries of a block of threads that goes through a whole history, without tensor instructions and with them.
+# Queries of a thread block that reads a whole history: without tensor instructions, and with them.
 _ROWS, _TENSOR_ROWS = 16, (32, 16, 8)
-# This many tokens have chunks of their own, and more, if few of them are neighbours.
+# Up to `_FEW` tokens are computed by chunks; up to `_MOST`, if few of them are neighbours.
 _FEW, _MOST = 32, 256
-# attention_join.cu keeps the factors of this many chunks at a time, in blocks of this many threads.
+# attention_join.cu keeps the factors of this many chunks at a time, in thread blocks of this size.
 _JOINED_CHUNKS, _JOINING_THREADS = 128, 256
 
 
 def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
-    """Wait for the step that stores keys with the same angles: it turns queries and keys, too."""
+    """Defer the rope to the step that stores keys with the same angles, which also turns queries and keys."""
     heads, size, pairs = node.shape[1], node.shape[2], table.shape[2]
     assert isinstance(heads, int)
     assert isinstance(size, int)
@@ -62,7 +62,7 @@ def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
 
 
 def store(lowering: Lowering, node: Tensor, x: Tensor, cells: Tensor, buffer: KVBuffer) -> None:
-    """Keys wait for their values, which are stored next."""
+    """Defer the storing of keys until their values are stored, which follows."""
     lowering.check(cells, buffer.cells)
     if buffer.role is KVRole.KEYS:
         lowering.wait_with(node, lambda: _store(lowering, node, None))
@@ -74,7 +74,7 @@ def store(lowering: Lowering, node: Tensor, x: Tensor, cells: Tensor, buffer: KV
 
 
 def _store(lowering: Lowering, keys: Tensor | None, values: Tensor | None) -> None:
-    """Turn queries and keys that wait with the same angles, and store keys and values."""
+    """Turn deferred queries and keys that have the same angles, and store keys and values."""
     stores = [node for node in (keys, values) if node is not None]
     cells, dim = stores[0].operands[1], lowering.dim(stores[0].operands[0])
     turned_keys = None if keys is None else _taken_rope(lowering, keys)
@@ -122,7 +122,7 @@ def _store(lowering: Lowering, keys: Tensor | None, values: Tensor | None) -> No
 
 
 def _taken_rope(lowering: Lowering, keys: Tensor) -> Tensor | None:
-    """The rope of the keys, if it waits and nothing else reads its result."""
+    """Return the rope of the keys if it is deferred and nothing else reads its result."""
     x = keys.operands[0]
     assert isinstance(x, Tensor)
     if x not in lowering.waiting or lowering.uses[x] > 1:
@@ -132,7 +132,7 @@ def _taken_rope(lowering: Lowering, keys: Tensor) -> Tensor | None:
 
 
 def _taken_queries(lowering: Lowering, keys: Tensor) -> Tensor | None:
-    """The only rope that waits with the same angles as that of the keys."""
+    """Return the only deferred rope with the same angles as the keys' rope, if there is exactly one."""
     found = [each for each in lowering.waiting if each.op == "rope" and each.operands[1] is keys.operands[1]]
     if len(found) != 1 or lowering.dim(found[0]) != lowering.dim(keys):
         return None
@@ -141,12 +141,12 @@ def _taken_queries(lowering: Lowering, keys: Tensor) -> Tensor | None:
 
 
 def _heads(x: Tensor | None, turned: Tensor | None) -> tuple[Any, ...]:
-    """The fields of `Heads` in storage.cu; of what is still to be turned, where `turned` is that."""
+    """Return the fields of `Heads` in storage.cu; `turned`, if given, must still be turned."""
     return x if turned is None else turned.operands[0], _number_of_heads(x)
 
 
 def _number_of_heads(x: Tensor | None) -> int:
-    """How many heads a row has."""
+    """Return the number of heads of a row."""
     if x is None:
         return 0
     heads = x.shape[1]
@@ -181,7 +181,7 @@ def attention(
     sinks: Weight | None = None,
     positions: Tensor | None = None,
 ) -> None:
-    """Few tokens have a block of threads for each chunk of what they see, neighbours one for all chunks."""
+    """Give few tokens a thread block per chunk of their history, and neighbours one for all chunks."""
     lowering.finish(keys, values)
     key_buffer, value_buffer = storage_of(keys), storage_of(values)
     lowering.check(cells, key_buffer.cells)
@@ -274,7 +274,7 @@ def attention_by_distance(lowering: Lowering, node: Tensor, *operands: Tensor) -
 
 
 def _joined_heads(lowering: Lowering, node: Tensor) -> int:
-    """How many heads of a token have whole blocks of what products read together; 0 where none do."""
+    """Return how many heads of a token form whole blocks that products read; 0 if none do."""
     heads, size = node.shape[1:]
     assert isinstance(heads, int)
     assert isinstance(size, int)
@@ -288,7 +288,7 @@ def _tasks_dim(spans: Tensor) -> str:
     return f"tasks of {spans.attributes['name']}"
 
 
-# The size of a mask's `_forms_dim`: what is recorded for one form is not for the other.
+# The size of a mask's `_forms_dim`. It distinguishes recordings of the two forms.
 _WHOLE, _APART = 1, 2
 
 
@@ -297,10 +297,10 @@ def _forms_dim(spans: Tensor) -> str:
 
 
 def _tasks(lowering: Lowering, spans: Tensor, cells: Tensor) -> tuple[Staged, Staged]:
-    """The chunks of a mask, shared by all layers with it -> tasks, and the first of each token.
+    """Return the chunks of a mask, which all its layers share: tasks, and the first task of each token.
 
-    There are none where tokens go through their whole histories: many neighbours, or tokens with more chunks
-    than a buffer has room for, as a few with one long history may have.
+    They are empty if thread blocks read whole histories. That is so for many neighbours, and for tokens with
+    more chunks than a buffer has room for, such as a few tokens with one long history.
     """
     known = lowering.shared_parts.get(("tasks", spans))
     if known is not None:
@@ -334,7 +334,7 @@ def _tiles_dim(spans: Tensor, neighbours: int) -> str:
 
 
 def _tiles(lowering: Lowering, spans: Tensor, neighbours: int) -> Staged:
-    """Up to that many neighbours of a sequence together, shared by all layers with this mask."""
+    """Return groups of up to `neighbours` tokens of a sequence, which all layers with this mask share."""
     dim, forms, tokens = _tiles_dim(spans, neighbours), _forms_dim(spans), spans.shape[0]
     known = lowering.shared_parts.get((dim, spans))
     if known is not None:
@@ -355,7 +355,7 @@ def _tiles(lowering: Lowering, spans: Tensor, neighbours: int) -> Staged:
 
 
 def _workspace(rows: int, size: int, value_size: int) -> int:
-    """Bytes of `Workspace` in attention.cu, or a few more."""
+    """Return the bytes of `Workspace` in attention.cu, or slightly more."""
     of_row = 4 * (size + 16) + 4 + 4 * _CHUNK + 2 * _CHUNK + 4 * 4 + 8 * 4 + 2 * 4 + 5 * 4 * value_size
     return rows * of_row + 3 * 4 * _CHUNK + 64
 
@@ -363,7 +363,7 @@ def _workspace(rows: int, size: int, value_size: int) -> int:
 def _tensor_workspace(
     rows: int, size: int, value_size: int, *, is_split: bool = False, is_staged: bool = False
 ) -> int:
-    """Bytes of `Workspace` in attention_i16.cu, or a few more."""
+    """Return the bytes of `Workspace` in attention_i16.cu, or slightly more."""
     of_row = 2 * size + 64 + 4 * (_CHUNK + 20) + 2 * 4 * 4 + 8 * 4
     weights = rows if is_split else 1
     staged = _CHUNK if is_staged else 1

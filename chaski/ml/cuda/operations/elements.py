@@ -1,4 +1,4 @@
-"""Norms, elementwise operations, and what scales rows."""
+"""Norms, elementwise operations, and operations that scale rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
     heads, dim, op = width(node) // size, lowering.dim(node), node.op
     threads = min(1024, -(-size // 256) * 32)  # with eight elements each
     program = lowering.rounding_program("norms", node, ("CHASKI_SIZE", size))
-    positions = -(-size // 16)  # of each of 16 lanes, and then how far apart lanes are
+    positions = -(-size // 16)  # positions of each of 16 lanes; below, the distance between lanes
     shared = 4 * (16 * 4 * (-(-positions // 4) | 1) + 16 + 1)
     # A separate step rounds rows of several heads.
     rounded = lowering.quantized_with(node) if heads == 1 else (None,) * 4
@@ -47,7 +47,7 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
 
 
 def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
-    """Any operation of the table."""
+    """Lower any operation of the elementwise table."""
     op, columns, dim = ELEMENTWISE[node.op], width(node), lowering.dim(node)
     parameters = [float(node.attributes[name]) for name in op.parameters]
     program = lowering.rounding_program("elementwise", node, ("CHASKI_FORMULA", op.name))
@@ -86,7 +86,7 @@ def gaussian_top_k(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 
 
 def _with_row_sums(lowering: Lowering, node: Tensor, *arguments: Any) -> None:
-    """Add a step with a block of threads for each row, and what `row_sum` of rows.cu shares."""
+    """Add a step with a thread block per row, and the shared memory that `row_sum` of rows.cu needs."""
     dim, op = lowering.dim(node), node.op
 
     def choose(sizes: Sizes) -> Kernel:

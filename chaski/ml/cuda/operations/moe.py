@@ -1,4 +1,4 @@
-"""A mixture of experts, from the router to the sum over the experts of a token, but for the products."""
+"""A mixture of experts without its products: from the router to the sum over a token's experts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None
     count = int(given["count"])
 
     def choose(sizes: Sizes) -> Kernel:
-        tokens = 2 if sizes[dim] <= 2 else 4  # of a block of threads, which are whole warps
+        tokens = 2 if sizes[dim] <= 2 else 4  # per thread block, which consists of whole warps
         shared = 4 * tokens * (2 * experts + count)
         return Kernel(_PROGRAM, "router", (-(-sizes[dim] // tokens), 1, 1), _LANES * tokens, shared)
 

@@ -1,4 +1,4 @@
-"""Products of matrices, and the sums that they take in."""
+"""Matrix products, and the sums that are fused with them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _SUPER = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantT
 _WITH_SHORT_SUBS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q5_K, QuantType.Q6_K)  # of 16 elements
 _WITH_MINS = (QuantType.Q4_1, QuantType.Q5_1)
 _LANES = 16
-_MANY = 9  # tokens from which on tensor instructions multiply
+_MANY = 9  # from this many tokens on, tensor instructions multiply
 
-_SHARED = 48 << 10  # memory that every device has for a block of threads
+_SHARED = 48 << 10  # shared memory that every device has for a thread block
 
 
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:
     lowering.check(ids, table.shape[0])
     matrix = matrix_of(node)
     program = Program("embedding", _format(QuantType(matrix.type)))
-    # Threads of a block, and elements of a token that they have: 32 each 16, or each its own.
+    # Threads of a block, and its elements of a token: 32 per 16 threads of a quantized table, else one each.
     threads, dim = 256, lowering.dim(node)
     elements = 32 * threads // _LANES if is_quantized(matrix) else threads
 
@@ -41,7 +41,7 @@ def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> N
 
 
 def linear(lowering: Lowering, node: Tensor, *_: Operand) -> None:
-    """A product with one matrix, or with those of experts."""
+    """Lower a product with one matrix, or with experts' matrices."""
     if node in lowering.sums:
         return  # the sum computes it
     if node not in lowering.rounding.products:
@@ -71,7 +71,7 @@ def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 class _Product(Struct, frozen=True):
-    """A product, the node whose values it makes, a residual that is added, and how many rows it takes."""
+    """A product, the node that receives its values, the added residual, and the number of matrix rows."""
 
     node: Tensor
     result: Tensor
@@ -89,9 +89,10 @@ class _Product(Struct, frozen=True):
 
 
 class _Sharing(Struct, frozen=True):
-    """How matrices share the rows of that many tokens: one has all, or each expert those of some `pairs`.
+    """The distribution of the rows of `tokens` tokens over matrices.
 
-    There are `pairs` of every token.
+    Without experts, one matrix multiplies all rows. With experts, each token has `pairs` rows, and each
+    expert multiplies some of them.
     """
 
     tokens: int
@@ -100,22 +101,22 @@ class _Sharing(Struct, frozen=True):
 
     @property
     def groups(self) -> int:
-        """The largest number of groups, each of rows that one matrix multiplies."""
+        """The largest number of groups of rows, where one matrix multiplies each group."""
         return min(self.experts, self.tokens * self.pairs) if self.experts else 1
 
     @property
     def usual(self) -> int:
-        """Rows of a group."""
+        """The usual number of rows in a group."""
         return -(-self.tokens * self.pairs // max(1, self.experts))
 
     @property
     def defines(self) -> tuple[tuple[str, str | int], ...]:
-        """The macro of programs for experts."""
+        """The macro that programs for experts are compiled with."""
         return (("CHASKI_EXPERTS", 1),) if self.experts else ()
 
 
 def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
-    """Products of the same activations with matrices of one type."""
+    """Lower products of the same activations with matrices of one type."""
     node = products[0].node
     matrix, x, count = matrix_of(node), lowering.activations(node), lowering.count(node)
     sharing, experts = _experts(lowering, node)
@@ -146,7 +147,7 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
 
 
 def _experts(lowering: Lowering, node: Tensor) -> tuple[Callable[[Sizes], _Sharing], Sequence[Any]]:
-    """How rows are shared, and the arguments by which kernels distinguish experts."""
+    """Return the distribution of rows by sizes, and the arguments by which kernels distinguish experts."""
     dim = lowering.dim(node)
     if node.op != "expert_linear":
         return lambda sizes: _Sharing(sizes[dim]), ()
@@ -160,7 +161,7 @@ def _experts(lowering: Lowering, node: Tensor) -> tuple[Callable[[Sizes], _Shari
 
 
 def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, lowering: Lowering) -> Kernel:
-    """Blocks of threads that go from panel to panel, and for each eight tokens others."""
+    """Return a kernel whose thread blocks go from panel to panel, with separate blocks per eight tokens."""
     tokens = sharing.tokens
     own = min(8, tokens)
     is_small = type.block_size == 32
@@ -169,13 +170,13 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
     unit = 1 if not is_small else 4 if own <= 2 else 2
 
     def memory(groups: int) -> tuple[int, int]:
-        """Bytes of weights, and of the results."""
+        """Return the bytes of weights, and of results."""
         return (
             2 * groups * (unit * _LANES * type.block_bytes + 64),
             2 * groups * unit * steps * own * floats * 4 * _LANES,
         )
 
-    # Few panels have many threads each.
+    # If there are few panels, each gets many threads.
     is_short = panels > 3 * lowering.multiprocessors or columns < 16 * unit * type.block_size
     groups = 8 if is_short or own > 2 else 16
     if memory(groups)[1] > 2 * _SHARED:
@@ -196,9 +197,10 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
 
 
 def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, lowering: Lowering) -> Kernel:
-    """As many tokens and panels for a block of threads as fit and leave most multiprocessors a block.
+    """Return a kernel whose thread blocks take as many tokens and panels as possible.
 
-    16 warps share them, if there is enough for as many.
+    They must fit in shared memory and leave a block for most multiprocessors. 16 warps share a block's work
+    if there is enough of it.
     """
 
     def blocks(panels: int) -> int:
@@ -209,7 +211,7 @@ def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, loweri
         return stages * weights + (stages - 1) * activations + 2 * unpacked + 4 * tokens + 64
 
     usual = max(8, min(128, 1 << (sharing.usual - 1).bit_length()))
-    # With eight panels a warp has eight tiles, whose registers leave no room for scales of 16 elements each.
+    # With eight panels a warp has eight tiles. Their registers leave no room for scales per 16 elements.
     choices = (4, 2, 1) if type in _WITH_SHORT_SUBS else (8, 4, 2, 1)
     for own, panels in itertools.product((128, 64, 32, 16, 8), choices):
         busy = -(-sharing.usual // own) * sharing.groups * blocks(panels)
@@ -236,7 +238,7 @@ def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, loweri
 
 
 def _stretch(type: QuantType, panels: int, tokens: int) -> tuple[int, int, int]:
-    """Bytes of `Weights`, `Activated` and `Unpacked` in matmul_many.cu, or a few more."""
+    """Return the bytes of `Weights`, `Activated` and `Unpacked` in matmul_many.cu, or slightly more."""
     is_super = type in _SUPER
     subs = 16 if type in _WITH_SHORT_SUBS else 8
     has_mins, has_sums = type in _WITH_MINS, type in (*_WITH_MINS, QuantType.Q2_K)
@@ -250,7 +252,7 @@ def _stretch(type: QuantType, panels: int, tokens: int) -> tuple[int, int, int]:
 
 
 def _format(type: QuantType) -> tuple[tuple[str, str | int], ...]:
-    """The macro that names the format of a matrix for a program."""
+    """Return the macro that names the format of a matrix for a program."""
     return (("CHASKI_WEIGHTS", _FLOATS[type]) if type in _FLOATS else ("CHASKI_FORMAT", type.name),)
 
 

@@ -17,7 +17,7 @@ from chaski.ml.recurrent_ops import CHUNK
 __all__ = ["chunked_conv", "gated_delta", "short_conv"]
 
 _PROGRAM = Program("recurrent")
-_COLUMNS = 64  # of a block of threads
+_COLUMNS = 64  # per thread block
 _SLAB_BYTES = 4 * (2 * CHUNK * CHUNK + 3 * CHUNK + CHUNK * _COLUMNS)
 
 
@@ -40,7 +40,7 @@ def chunked_conv(
 
 
 def _convolve(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, *kept: KVBuffer) -> None:
-    """Compute all tokens, and when nothing reads the inputs before them any more, keep theirs."""
+    """Compute all tokens. Then overwrite the stored inputs before them, which nothing reads any more."""
     filter = np.ascontiguousarray(node.attributes["filter"].T, np.float32)
     arguments = (
         *(x, lowering.count(node), segments, lowering.count(segments), Constant(filter)),
@@ -106,7 +106,7 @@ def _check_chunks(
 def _check(
     lowering: Lowering, node: Tensor, segments: Tensor, is_fitting: Callable[[npt.NDArray[np.int32]], bool]
 ) -> None:
-    """Refuse batches whose segments do not follow each other through all tokens, or name cells wrongly."""
+    """Reject batches whose segments do not cover all tokens in order, or that name invalid cells."""
     name, dim = segments.attributes["name"], lowering.dim(segments)
     tokens = lowering.dim(node)
     if ("segments", segments) in lowering.shared_parts:

@@ -1,4 +1,4 @@
-"""Rows and columns as they are, and the largest elements of rows."""
+"""Operations that move rows and columns, and the largest elements of rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chaski.ml.graph import Dim, Tensor, width
 
 __all__ = ["concat", "group_rows", "rows", "scatter", "slice", "top_k"]
 
-_PART = 4096  # elements of a row of which a block of threads finds the largest
+_PART = 4096  # elements of a row whose largest ones a thread block finds
 
 
 def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
@@ -52,7 +52,7 @@ def concat(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
 
 
 def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    """`average_rows` and `space_to_depth`, which make one row of `count`."""
+    """Lower `average_rows` and `space_to_depth`, which make one row of `count` rows."""
     dim, source, count = lowering.dim(node), lowering.dim(x), node.attributes["count"]
 
     def fits(_: object, sizes: Sizes) -> Made:

@@ -1,4 +1,4 @@
-"""Table of the functions that turn operations into steps, by name."""
+"""Table of the functions that lower operations to steps, by operation name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaski.ml.graph import Tensor
 __all__ = ["HOST_OPERATIONS", "OPERATIONS", "lower_node"]
 
 HOST_OPERATIONS = ("rope_table", "position_scale")
-"""What the host computes from the inputs: its last bits are those of the host's mathematical library."""
+"""Operations that the host computes, so that their last bits come from its mathematical library."""
 
 _NAMED: tuple[Callable[..., None], ...] = (
     adapters.adapt,
@@ -37,13 +37,13 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     "average_rows": rows.group_rows,
     "space_to_depth": rows.group_rows,
 }
-"""Each takes the lowering, the node and the node's operands."""
+"""Each function takes the lowering, the node and the node's operands."""
 
 
 def lower_node(lowering: Lowering, node: Tensor) -> None:
-    """Add the steps of a node. Raises UnsupportedError for an operation that has no kernel."""
+    """Add the steps of a node. Raises UnsupportedError for an operation without a kernel."""
     if node.op not in OPERATIONS:
         raise UnsupportedError(
-            f"the cuda backend has no kernel for {node.op} yet: load the model with the cpu backend"
+            f"the cuda backend has no kernel for {node.op}: load the model with the cpu backend"
         )
     OPERATIONS[node.op](lowering, node, *node.operands)
