@@ -245,7 +245,7 @@ class VariantPicks:
         """How many choices were measured to the end."""
 
 def quantized_bytes(count: int) -> int:
-    """What so many activations take as int8 with their scales and sums."""
+    """Return the bytes of activations as int8 with their scales and sums."""
 
 class Plan:
     def __init__(

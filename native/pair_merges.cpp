@@ -228,7 +228,7 @@ std::vector<std::int32_t> PairMerges::encode(std::string_view text,
     for (const std::int64_t end : ends) {
         std::size_t size = 0;
         for (; character < end; character++) {
-            if (size >= text.size()) throw std::invalid_argument("a word ends behind its text");
+            if (size >= text.size()) throw std::invalid_argument("a word ends after the end of its text");
             size += first_character(text.substr(size));
         }
         const std::string_view word = text.substr(0, size);

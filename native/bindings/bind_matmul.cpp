@@ -169,8 +169,9 @@ void bind_matmul(nb::module_& m) {
           "x (n, k) times the matrix, transposed: (n, rows), plus bias (rows), plus residual (n, rows). "
           "In super-blocks: x is rounded as for Q2_K to Q6_K, whatever the matrix's type. "
           "Variant: one of variant_names by its number; its results are the same bits.");
-    m.def("variant_names", &names_of_variants, "type"_a, "tokens"_a, "isa"_a = "auto",
-          "The variants of products of quantized weights of a type, by its number, with so many tokens.");
+    m.def(
+        "variant_names", &names_of_variants, "type"_a, "tokens"_a, "isa"_a = "auto",
+        "The variants of products of quantized weights of a type, given by number, for a number of tokens.");
     m.def("unpack_rows", &unpack_rows, "matrix"_a, "rows"_a, "isa"_a = "auto",
           "Dequantized rows: (len(rows), k).");
     m.def("isa_names", &names_of_isas,

@@ -115,10 +115,10 @@ std::vector<std::int32_t> encode(const MergesInMaking& self, const std::string& 
 
 void bind_pair_merges(nb::module_& m) {
     m.def("first_that_is_not_utf8", &not_utf8, "data"_a, "offsets"_a,
-          "Index of the first string that is not UTF-8, or the number of all: each lies behind its length.");
+          "Index of the first string that is not UTF-8, or the number of strings. Each follows its length.");
     nb::class_<MergesInMaking>(m, "PairMerges",
-                               "Merges the characters of words to tokens. A thread of its own builds it; "
-                               "whoever asks before it is there waits.")
+                               "Merges the characters of words to tokens. A separate thread builds it; "
+                               "calls before that wait.")
         .def("__init__", &make, "tokens"_a, "token_offsets"_a, "merges"_a, "merge_offsets"_a, "unused"_a,
              "byte_tokens"_a, "takes_whole_words"_a, "is_byte_level"_a)
         .def_prop_ro(

@@ -94,7 +94,7 @@ void bind_plan(nb::module_& m) {
 
     m.def(
         "quantized_bytes", [](std::size_t count) { return QuantizedLayout(count).bytes; }, "count"_a,
-        "What so many activations take as int8 with their scales and sums.");
+        "Return the bytes of `count` activations as int8 with their scales and sums.");
     nb::class_<PlanBuilder> plan(m, "Plan");
     plan.def(nb::init<std::shared_ptr<ThreadPool>, const std::string&, std::shared_ptr<VariantPicks>,
                       std::size_t, std::vector<std::string>, std::vector<std::int64_t>, bool,
@@ -117,16 +117,16 @@ void bind_plan(nb::module_& m) {
             "touch", [](PlanBuilder& p) { p.plan().touch(); }, nb::call_guard<Unlocked>())
         .def("launch", &launch, "sizes"_a)
         .def("wait", &wait)
+        .def("read_ahead", &read_ahead, "descriptor"_a, "most"_a,
+             "Reads up to `most` bytes of the weights of the next run into the caches. Returns the number of "
+             "bytes, or None if it stopped because the descriptor has data to read.")
         .def(
-            "read_ahead", &read_ahead, "descriptor"_a, "most"_a,
-            "Reads weights of the next run into the caches, up to `most` bytes of them -> how many are there "
-            "for it. None: there is something to read from the descriptor, and so it ended before that.")
-        .def(
-            "trace", [](PlanBuilder& p) { p.plan().trace(); }, "From now on every run notes its pieces.")
+            "trace", [](PlanBuilder& p) { p.plan().trace(); }, "Records the pieces of each later run.")
         .def(
             "pieces", [](PlanBuilder& p) { return pieces(p.plan()); },
-            "Those of the last run (n, 7), thread by thread: thread, step, phase, the first item and the one "
-            "behind the last, the time before and after, in nanoseconds.")
+            "The pieces of the last run (n, 7), by thread: thread, step, phase, first item, end of the "
+            "items, "
+            "start and end in nanoseconds.")
         .def_prop_ro("num_steps", [](PlanBuilder& p) { return p.plan().num_steps(); })
         .def_prop_ro("bytes", [](PlanBuilder& p) { return p.plan().bytes(); });
 }

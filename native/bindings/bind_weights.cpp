@@ -77,7 +77,7 @@ void bind_weights(nb::module_& m) {
         .def_prop_ro("identity", &WeightFile::identity)
         .def("resident_share", &WeightFile::resident_share, "offset"_a, "bytes"_a)
         .def("read_ahead", &WeightFile::read_ahead, "offset"_a, "bytes"_a, nb::call_guard<Unlocked>(),
-             "Has the system read these bytes into its memory, and does not wait for that.");
+             "Asks the system to read these bytes into memory, without waiting.");
 
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<std::size_t>(), "bytes"_a)

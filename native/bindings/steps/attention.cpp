@@ -77,7 +77,7 @@ void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, 
     const auto width = static_cast<std::int64_t>(distances.size()) / heads;
     require(distances.empty() ||
                 (positions && width % 2 == 1 && static_cast<std::int64_t>(distances.size()) == width * heads),
-            "attention: distances are those of each head, as many before it as behind it, from positions");
+            "attention: a head needs as many distances before a position as after it");
     const Attention job{plan.floats(q, dim, heads * k.size),
                         plan.floats(y, dim, heads * v.size),
                         k,
