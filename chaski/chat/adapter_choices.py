@@ -17,7 +17,7 @@ MAX_ADAPTERS = 8
 
 
 class AdapterChoice(Struct, frozen=True):
-    """An adapter that is loaded, and the factor by which its change counts, in addition to its file's own."""
+    """A loaded adapter, and a factor for its change, in addition to the factor in its file."""
 
     name: str
     scale: float = 1.0
@@ -38,7 +38,7 @@ AdapterOption: TypeAlias = str | AdapterChoice | Sequence[str | AdapterChoice | 
 def adapter_choices(value: Any) -> tuple[AdapterChoice, ...]:
     """Return the adapters of an option: one by its name, or a list of names and of pairs (name, scale).
 
-    None is none. Raises OptionError.
+    None means no adapters. Raises OptionError.
     """
     if value is None:
         return ()

@@ -59,7 +59,7 @@ class AnswerParser:
         yield replace(done, thinking_tokens=self._thinking_tokens)
 
     def _events(self, pieces: Sequence[Piece], logprobs: tuple[Sampled, ...]) -> Iterator[Event]:
-        """Yield the pieces as events, the first of which has the tokens."""
+        """Yield the pieces as events. The first one carries the tokens."""
         if not pieces and logprobs:
             pieces = (Content(""),)
         for piece in pieces:

@@ -24,7 +24,7 @@ class BeamKeywords(TypedDict, total=False):
 class BeamOptions(Struct, frozen=True, kw_only=True):
     """Options of a beam search, in the terms of transformers.
 
-    num_beams       sequences that grow together; 1 is no search
+    num_beams       number of sequences that grow together; 1 turns the search off
     length_penalty  the score of an answer is the sum of its log-probabilities over its length to this power
     early_stopping  True ends with `num_beams` answers; False if no beam is likely to become better than these
                     as long as it is; "never" if none can become better at any length

@@ -106,7 +106,7 @@ def plain_format() -> JinjaFormat:
 def _call_tags(parser: str, template: str) -> tuple[str, str]:
     """Return the texts around a call, or before a list of calls, for a template that does not write calls.
 
-    They are empty where the template does not tell the model to write them.
+    They are empty if the template does not make the model write them.
     """
     from chaski.text.parsers.blocks import CallBlock
     from chaski.text.parsers.formats import FORMATS

@@ -102,7 +102,7 @@ def no_renderer(name: str, renderer: str) -> str:
     """Return the message for a model whose renderer is not known and whose file brings no template."""
     return (
         f"{name or 'the model'} asks for the renderer {renderer!r}, which this version does not have, and "
-        "its file brings no template; create it anew from this one with a TEMPLATE"
+        "its file brings no template; create it again from this one with a TEMPLATE"
     )
 
 

@@ -41,7 +41,7 @@ class DemandedCall:
 
     @property
     def lead(self) -> Lead | None:
-        """The text that may stand before the call: thoughts."""
+        """The text that may precede the call: thoughts."""
         return self._before.lead
 
     def feed(self, text: str) -> list[Piece]:

@@ -137,7 +137,7 @@ class PromptEncoder(ABC):
     def _read_text(self, text: str, images: Items[Image], first: Callable[[str], list[int]]) -> Prompt:
         """Read a text with placeholders; `first` makes ids of its first piece, with BOS.
 
-        Raises OptionError where placeholders that are repeated stand for more rows than the context holds.
+        Raises OptionError if repeated placeholders need more rows than the context holds.
         """
         rows = num_placed_rows(text, images) if images else 0
         if rows > self.context and rows > sum(image.num_rows for image in images):

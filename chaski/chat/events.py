@@ -86,7 +86,7 @@ class Done(Sendable, frozen=True, kw_only=True):
     cached_tokens     tokens of the prompt that were not computed again; `evaluated_tokens` are the others
     memory_tokens     those of the cached tokens that came back from host memory
     disk_tokens       those of the cached tokens that came back from files
-    saved_seconds     the time that this has saved, as far as it is known
+    saved_seconds     the time saved by this, if known
     held_tokens       for each mark of the request, how many tokens of the prompt the prefix cache holds
                       for it, and for how many seconds from their last use
     generated_tokens  tokens sampled, an end token and those that a stop string removed included

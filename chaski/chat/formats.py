@@ -33,7 +33,7 @@ Think: TypeAlias = bool | str | None
 """True or False: the model thinks or not; a text: how much; None: the model's default."""
 
 FillInTokens: TypeAlias = tuple[str, str, str]
-"""Control tokens of a file that stand before the prompt, before the suffix, and before the answer."""
+"""Control tokens of a file, placed before the prompt, the suffix and the answer."""
 
 _NOTHING: Mapping[str, Any] = {}
 _OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name", "images")
@@ -42,7 +42,7 @@ _OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name", "images")
 class ChatFormat(Struct, frozen=True):
     """Writes conversations as text. Messages, tools and `think` are those of Ollama's API.
 
-    capabilities   Ollama's words for what it knows: tools, insert, thinking
+    capabilities   its capabilities in Ollama's words: tools, insert, thinking
     parser_name    name of the parser of its answers
     thinking_tags  opening and closing tag of thoughts; None if they are not known
     call_block     way of writing calls that only the template shows; None if the parser knows it
@@ -56,7 +56,7 @@ class ChatFormat(Struct, frozen=True):
     source: str | None = None
 
     def thinking(self, think: Think = None) -> Think:
-        """Return the `think` for a template: a model that can think does, unless the caller says no."""
+        """Return `think` for a template: a model that can think does so unless the caller forbids it."""
         return True if think is None and "thinking" in self.capabilities else think
 
     def render(

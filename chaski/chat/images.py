@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _MAX_RECENT_BYTES = 64 << 20
-# It stands for a text of a message that looks like an image of the template.
+# Replaces text of a message that looks like an image placeholder of the template.
 _LITERAL = placeholder(-1)
 _IMAGE_FIELDS = ("images", "image_places")
 

@@ -128,7 +128,7 @@ KNOWN_OPTIONS = frozenset(names_of(REQUEST))
 """The names that `checked_options` knows. `server/fields/audit.py` warns of others, or refuses them."""
 _LISTS = {name for name, option in OPTIONS.items() if option.kind in (Kind.TEXTS, Kind.TOKENS)}
 CONSTRAINTS: tuple[ConstraintKind, ...] = ("format", "regex", "choice", "grammar")
-"""The options that constrain the form of an answer, of which one may be given."""
+"""The options that constrain the form of an answer. They exclude each other."""
 # No vocabulary is so large.
 _MAX_DIGITS = 12
 _LIMITS = set(AnswerOptions.__struct_fields__)
@@ -192,7 +192,7 @@ def constraints_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token(key: object) -> object:
-    """Return the token id of a key of JSON, which is a text; any other value as it is, to be refused."""
+    """Return the token id that a JSON key spells; return other values unchanged, for a later check."""
     is_number = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < _MAX_DIGITS
     return int(key) if isinstance(key, str) and is_number else key
 
@@ -205,7 +205,7 @@ def _at_least_0(name: str, values: Mapping[str, Any]) -> int | None:
 
 
 def _items(value: object) -> object:
-    """Return one text or several items as a tuple; anything else as it is, to be refused."""
+    """Return a text or a list of items as a tuple; return other values unchanged, for a later check."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else value
 
 

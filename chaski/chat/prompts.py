@@ -59,7 +59,7 @@ Steering = Callable[[Items[Mapping[str, Any]], Mapping[str, Any]], dict[str, Any
 class Prepared(Struct, frozen=True, kw_only=True):
     """A checked request for an answer, with its prompt.
 
-    prompt    at most as many tokens as the context holds
+    prompt    tokens, no more than the context holds
     dropped   number of tokens that the prompt lost to fit
     limit     number of tokens, those of the prompt included, at which the sequence ends
     context   number of tokens that the context holds
@@ -107,7 +107,7 @@ class PromptBuilder(PromptEncoder):
 
     @property
     def chat_template(self) -> str | None:
-        """The template of conversations, in Jinja or Go's language; None if there is none.
+        """The template of conversations, in Jinja or Go's language; None if the model lacks one.
 
         A template that cannot be read is returned all the same.
         """

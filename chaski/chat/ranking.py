@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 RANKING_TEMPLATE = "tokenizer.chat_template.rerank"
-"""The key of a file that says how its model is asked, with {query} and {document} where they belong."""
+"""The metadata key of the prompt for ranking, which contains {query} and {document}."""
 
 
 class Ranked(Struct, frozen=True):
@@ -63,7 +63,7 @@ def checked_template(template: str | None, is_causal: bool) -> str | None:
     if template is None or "{document}" not in template:
         raise UnsupportedError(
             f"the file of the model does not say how it is asked: {RANKING_TEMPLATE} is missing, or has no "
-            "{document}; convert it anew from its checkpoint"
+            "{document}; convert it again from its checkpoint"
         )
     return template
 

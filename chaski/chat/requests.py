@@ -57,7 +57,7 @@ class Chat(Sendable, frozen=True):
     think       whether the model thinks, or how much; None for its default
     tool_choice "auto", "none", "required", or the name of the only tool to call
     parallel_calls  whether there may be several calls
-    variables   variables of the template besides the conversation
+    variables   additional variables of the template
     stored      stored part of the chat format, for a model loaded by its file; None for the one it was
                 loaded with
     template    template in Go's language that replaces the model's

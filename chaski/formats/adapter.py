@@ -60,7 +60,7 @@ class LoraPair(NamedTuple):
 
 
 class AdapterFile:
-    """An open adapter, all of which is valid by itself but its values; see `check_finite`.
+    """An open adapter. Everything but its values has been checked; `check_finite` checks those.
 
     `tensors` has its pairs by the names of the model's tensors, in the order of the file.
     """
@@ -185,7 +185,7 @@ def _check_kind(file: GGUFFile) -> None:
     for key in file.metadata:
         if key.startswith("adapter.alora."):
             raise AdapterError(
-                f"{file.path}: key {key!r}: activated adapters (aLoRA), which change only what comes behind "
+                f"{file.path}: key {key!r}: activated adapters (aLoRA), which change only the output after "
                 "certain tokens, are not supported; train a LoRA adapter"
             )
         if key.startswith("adapter.") and key not in _KEYS:

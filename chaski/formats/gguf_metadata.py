@@ -143,7 +143,7 @@ class Cursor:
 
 
 class MetadataReader:
-    """A reader of the entries, one after the other, that counts what they cost."""
+    """A sequential reader of the entries, which counts their cost."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor

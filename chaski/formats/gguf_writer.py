@@ -61,7 +61,7 @@ def write_gguf(
     metadata: an int becomes uint32 if it fits, else int32, uint64 or int64; a float becomes float32; a list
     of ints int32 or int64. A NumPy scalar or array keeps its own type. An empty array must be a NumPy array.
     tensors: a float array and the type to quantize it to, or a LazyTensor.
-    Raises FormatError for content that the format cannot hold; then no file is left behind.
+    Raises FormatError for content that the format cannot hold; no file remains in that case.
     """
     lazy = {name: _lazy(source) for name, source in tensors.items()}
     alignment = _alignment(metadata)

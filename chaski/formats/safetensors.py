@@ -127,7 +127,7 @@ class _Entry(Struct, frozen=True):
 def _read_header(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
     """The table of tensors, and where it ends: a length of eight bytes, then a JSON object."""
     if len(data) < 8:
-        raise FormatError(f"{path}: truncated: {len(data)} bytes are no safetensors file")
+        raise FormatError(f"{path}: truncated: {len(data)} bytes are not a safetensors file")
     length = int.from_bytes(data[:8].tobytes(), "little")
     if length > MAX_HEADER_BYTES:
         raise FormatError(f"{path}: a header of {length} bytes; at most {MAX_HEADER_BYTES} are read")

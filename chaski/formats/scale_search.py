@@ -12,7 +12,7 @@ from chaski.formats.quant import Floats
 
 __all__ = ["extreme", "fit_affine", "fit_symmetric", "intervals", "nearest_levels", "places", "reciprocal"]
 
-_NEGLIGIBLE = 1e-15  # a spread below this is no spread: every half-precision scale for it is zero
+_NEGLIGIBLE = 1e-15  # every half-precision scale for a smaller spread is zero
 _GRID_STEPS = np.arange(-2.0, 1.1, 0.2)
 _EXTREME_STEPS = np.arange(-0.9, 1.0, 0.1)
 

@@ -36,7 +36,7 @@ class StringArray(Sequence[str]):
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> StringArray:
-        """Strings of Python, as they would stand in a file."""
+        """Python strings with the interface of strings in a file."""
         raw = [text.encode("utf-8", "surrogateescape") for text in strings]
         stored = b"".join(len(text).to_bytes(_PREFIX_BYTES, "little") + text for text in raw)
         ends = np.cumsum([0, *(_PREFIX_BYTES + len(text) for text in raw)], dtype=np.int64)

@@ -32,7 +32,7 @@ class AttentionSpan(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         visible = self.visible
-        if visible is not None and visible <= 0:  # files say how much
+        if visible is not None and visible <= 0:  # the file defines the number
             raise ValueError(f"{self!r} shows nothing")
         assert self.memory is None or (visible is not None and self.memory >= visible), (
             f"{self!r} keeps less than tokens see"

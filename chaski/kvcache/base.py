@@ -172,7 +172,7 @@ class LeafCache(Cache, Protocol):
     """A cache of layers of one kind, whose content can be kept elsewhere and restored exactly."""
 
     is_state: bool
-    """True where a cell is what all tokens before it leave behind, not what is kept of one."""
+    """True if a cell is a state of all tokens before it, not the row of one token."""
 
     @property
     def rows(self) -> CellRows:
@@ -189,7 +189,7 @@ class LeafCache(Cache, Protocol):
     def held(self, sequence: int, begin: int, end: int) -> Sequence[Extent]:
         """Return the content of the tokens of `sequence` at positions `begin` to `end`, and their cells.
 
-        For states, it returns those that these tokens have left behind, in ascending order.
+        For states, it returns the states of these tokens, in ascending order.
         """
 
     def restorable(self, spans: Sequence[Span], start: int, length: int) -> int:

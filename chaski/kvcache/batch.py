@@ -45,7 +45,7 @@ class Batch(Struct, frozen=True):
               indices are `places` (m,). None: no images
     attended  images that come with the batch, for layers that attend to images only: at most one of each
               sequence, after no token that attends to an earlier one. Its token may be in a batch before
-    types     (n,) whether each token belongs to the second of two texts, for models that tell them apart
+    types     (n,) 1 for tokens of the second of two texts, for models that distinguish them
     encoded   (m, size) rows of all of `attended`, one image after the other
     coordinates (n, 3)  what turns the queries and keys of each token, see `chaski.chat.image_rows`. No mask
               knows of them. None: all three are the token's position

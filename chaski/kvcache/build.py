@@ -1,4 +1,4 @@
-"""Builds the caches for the layers of a model, and says how much memory they take."""
+"""Building the caches for the layers of a model, and the memory that they take."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ class CausalCache:
         return 0 if self._kept is None else self._span.first_visible([length])[0]
 
     def _is_visible(self, position: int, first: int) -> bool:
-        """True if what is stored from `first` on has all that a token at `position` sees before itself."""
+        """Return whether the cells from `first` on include all that a token at `position` may see."""
         (visible,) = self._span.first_visible([position])
         return first <= visible or visible == position
 

@@ -63,7 +63,7 @@ class Cells:
         self.num_free = self.count - int(np.count_nonzero(self._owners))
 
     def take(self, cell: int, num_cells: int) -> int:
-        """Take `cell` and those after it, `num_cells` or as many as are free in a row; returns how many."""
+        """Take up to `num_cells` free cells in a row from `cell` on; return their number."""
         owners = self._view[cell : cell + num_cells]
         taken = next(compress(count(), owners), len(owners))
         owners[:taken] = self._ones[:taken]

@@ -15,7 +15,7 @@ Span = tuple[int, int]
 
 
 class Extent(Struct, frozen=True):
-    """Rows of tokens at positions `begin` to `end`, or the state that the first `end` tokens leave behind.
+    """Rows of tokens at positions `begin` to `end`, or the state after the first `end` tokens.
 
     Rows have a cell for each token. A state has one cell, and `begin` is `end`; `ends_prompt` is True for the
     one at the end of a prompt.

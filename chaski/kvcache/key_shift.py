@@ -61,5 +61,5 @@ class CellCopy:
         self._plan = backend.compile(graph)
 
     def copy(self, sources: I32, targets: I32) -> None:
-        """Copy `sources` to `targets`, none of which is a source."""
+        """Copy `sources` to `targets`. No target may be a source."""
         self._plan.launch({"sources": sources, "targets": targets}).wait()

@@ -188,7 +188,7 @@ def previous_row(size: int, checkpoints: Checkpoints = _FEW) -> Recurrent:
 
 
 LayerKind = Causal | Encoder | Recurrent
-"""`str` of one says which tokens are kept; layers with the same answer can share a cache."""
+"""`str` of a kind describes the tokens that it keeps; layers with the same text can share a cache."""
 
 
 def _keys_and_values(shape: KVShape, types: KVTypes) -> Sequence[BufferRow]:

@@ -21,9 +21,9 @@ I32 = npt.NDArray[np.int32]
 
 
 class MaskInputs(Struct, frozen=True):
-    """The inputs of a graph that say what tokens see of `num_cells` cells.
+    """The inputs of a graph that define which of `num_cells` cells each token sees.
 
-    A batch has up to `max_sequences` sequences, of which tokens see up to `max_length` positions.
+    A batch has up to `max_sequences` sequences, and a token sees up to `max_length` positions.
     """
 
     config: CacheConfig

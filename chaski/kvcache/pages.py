@@ -36,7 +36,7 @@ class PagedTable(Table):
                 cell = int(row[begin - 1]) + 1 if goes_on else self._fresh(sequence, begin) + offset
                 num_cells = min(page - offset, end - begin)
                 taken = self.cells.take(cell, num_cells)
-                assert taken == num_cells, "somebody else writes into this page"
+                assert taken == num_cells, "another sequence writes into this page"
                 row[begin : begin + taken] = np.arange(cell, cell + taken)
                 begin += taken
                 self.lengths[sequence] = begin

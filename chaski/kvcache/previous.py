@@ -19,7 +19,7 @@ _NEVER_TURNED = Rope(np.zeros(0, np.float32))
 
 
 class StoredRows:
-    """A row of `size` numbers for each token, kept in cells, of which the next token reads one.
+    """A row of `size` numbers for each token, kept in cells; the next token reads it.
 
     Rows are values, and attention that sees one token returns its value, whatever the keys are. So rows are
     shared, forgotten and moved with the cells of a sequence, at any of its positions. They are cut into heads

@@ -34,7 +34,7 @@ I32 = npt.NDArray[np.int32]
 
 
 class _State(Struct, frozen=True):
-    """The row that holds what is left of the first `length` tokens of a sequence.
+    """The row with the state after the first `length` tokens of a sequence.
 
     `ends_prompt` is True for the state from which other answers to a prompt begin.
     """
@@ -265,13 +265,13 @@ class RecurrentCache:
         self._layers = []
 
     def _boundary(self, length: int) -> int:
-        """Return the position of the last state that the first `length` tokens leave behind."""
+        """Return the position of the last state among the first `length` tokens."""
         if not self._ring or not length:
             return length
         return length - 1 - (length - 1) % self._chunk
 
     def _grow(self, track: _Track, count: int, ends_prompt: bool) -> Sequence[_State]:
-        """Add `count` tokens, and return the states that they leave behind.
+        """Add `count` tokens, and return the states that they create.
 
         There is one at the last boundary if they pass it. Where a state is all that is left of tokens, there
         is one before the last token of a prompt, too.

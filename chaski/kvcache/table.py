@@ -70,7 +70,7 @@ class Table:
         return True
 
     def floor(self, position: int) -> int:
-        """The highest position up to this one at which others may continue with what is before it."""
+        """The highest position, up to this one, from which other sequences may continue."""
         return position
 
     def kept_in_page(self, sequence: int, position: int) -> int:

@@ -55,7 +55,7 @@ AdaptersT = TypeVar("AdaptersT")
 StateT = TypeVar("StateT")
 
 EventStream: TypeAlias = Generator[Event, None, None]
-"""`Text` as it is made, of a conversation `Thinking` and `ToolCall` too, at last one `Done`.
+"""`Text` as it is made, for conversations also `Thinking` and `ToolCall`, and finally one `Done`.
 
 Closing it ends the answer.
 """
@@ -112,7 +112,7 @@ class ModelMethods(
         The messages of the model's `defaults` go before it. The `images` of a message (a list of bytes or
         paths) come at the parts `{"type": "image"}` of its content, or else in front of it. `images` here
         belong to the last message.
-        `think` says whether, or how much, the model thinks; models that can think do so by default.
+        `think` sets whether, or how much, the model thinks; models that can think do so by default.
         """
         return self._answer(Request(*chat_request(messages, tools, options, think, images)))
 

@@ -40,7 +40,7 @@ MORE = (8, 16, 64, 128)
 """Threads of larger machines, which are predicted."""
 
 Traces = Callable[[int, int | None], Sequence[TracedRun]]
-"""The runs of a model on so many threads, cut for so many, if these are others."""
+"""The runs of a model on a number of threads; the second number is that of the plan's cut, if it differs."""
 
 
 class Runs(Struct, frozen=True, eq=False):

@@ -23,7 +23,7 @@ def is_gbnf(text: str) -> bool:
 
 
 def lark_rules(text: str) -> str:
-    """The rules of a grammar in Lark; `answer` is what `root` was. Raises ValueError, which says where."""
+    """Return a grammar's rules in Lark; `root` becomes `answer`. Raises ValueError with the error's place."""
     rules = GbnfParser(text).rules()
     if "root" not in rules:
         raise ValueError("it has no rule root")

@@ -28,7 +28,7 @@ _REPEATS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 class Terminal(Struct, frozen=True):
-    """A part that stands for itself, in Lark. `is_blank`: it has only blanks and line breaks."""
+    """A literal part, in Lark. `is_blank`: it has only blanks and line breaks."""
 
     lark: str
     is_blank: bool = False
@@ -44,7 +44,7 @@ class Repeat(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """Sequences, one of which is taken."""
+    """A choice of sequences."""
 
     sequences: Sequence[Sequence[GbnfNode]]
 
@@ -61,7 +61,7 @@ class GbnfParser:
         self._depth = 0
 
     def rules(self) -> Mapping[str, Choice]:
-        """The rules by name. Raises ValueError, which says where."""
+        """The rules by name. Raises ValueError with the place of the error."""
         found: dict[str, Choice] = {}
         self._skip(_SPACE_AND_LINES)
         while self._at < len(self._text):

@@ -95,9 +95,9 @@ class GrammarCompiler:
 
     @uncut
     def compile(self, constraint: Constraint, lead: AnswerPrefix | None = None) -> Grammar:
-        """The grammar of an answer, with what may stand before it.
+        """The grammar of an answer, with the texts that may precede it.
 
-        Raises OptionError for one that cannot be compiled; it says where.
+        Raises OptionError with the place of the error if it cannot be compiled.
         """
         key = (constraint.kind, constraint.text, lead)
         with self._lock:
@@ -185,7 +185,7 @@ class _Adapter:
 def checked_grammar(constraint: Constraint, lead: AnswerPrefix | None, controls: Mapping[str, int]) -> str:
     """The grammar of an answer in Lark, for an engine that compiles it itself. See `written`.
 
-    Raises OptionError for one that cannot be compiled; it says where.
+    Raises OptionError with the place of the error if it cannot be compiled.
     """
     from llguidance import LLMatcher
 

@@ -61,7 +61,7 @@ class Constraint(Struct, frozen=True):
 
     @property
     def _name(self) -> str:
-        """The field that gave a schema, if the schema says so."""
+        """The field that gave a schema, if the schema names it."""
         name = self.value.get(NAME) if isinstance(self.value, Mapping) else None
         return name[:120] if isinstance(name, str) else ""
 
@@ -71,7 +71,7 @@ class AnswerPrefix(Struct, frozen=True, kw_only=True):
 
     opening  begins a thought
     closing  ends it; it may hold any text up to there
-    header   stands before the answer itself
+    header   text before the answer itself
     is_open  the prompt has begun a thought, so the answer begins inside of it
     repeats  another thought may follow
     """
@@ -124,7 +124,7 @@ def written(
     """
     text = constraint.text
     if not _is_unicode(text):
-        raise refused(constraint.kind, "it has half of a surrogate pair, which is no character")
+        raise refused(constraint.kind, "it has half of a surrogate pair, which is not a character")
     if constraint.kind == "grammar" and is_gbnf(text):
         rules = _gbnf_rules(text)
         _check_depth(rules)
@@ -147,7 +147,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse grammars whose rules and groups could stand in each other too deeply.
+    """Refuse grammars whose rules and groups could nest too deeply.
 
     `llguidance` goes through them by recursion, and from about 1,300 on it runs out of stack and takes the
     process with it.
@@ -179,7 +179,7 @@ def _json_rule(text: str, blanks: Mapping[str, Any]) -> str:
 def _regex_rule(text: str, blanks: Mapping[str, Any]) -> str:
     from llguidance import regex_to_lark
 
-    # The whole answer is meant, so anchors say nothing new.
+    # The pattern describes the whole answer, so anchors add nothing.
     whole = text.removeprefix("^")
     if whole.endswith("$") and (len(whole) - len(whole[:-1].rstrip("\\"))) % 2:
         whole = whole[:-1]

@@ -12,7 +12,7 @@ __all__ = ["TokenRules", "forbidden"]
 class TokenRules(Struct, frozen=True, kw_only=True):
     """Tokens that may not be chosen, and the places where they may not.
 
-    suppressed  tokens that are never chosen, whatever else is left, as the file of the model says
+    suppressed  tokens that the file of the model excludes from all answers
     never      tokens that are never chosen, unless nothing else is left
     end_ids    tokens that are not among the first `min_tokens`
     bad_words  sequences of tokens that the answer never completes

@@ -96,7 +96,7 @@ def test_errors_are_those_of_llama_cpp(models: Path, folder: Path) -> None:
             ("/slots/2?action=save", "slot 2 does not exist"),
             ("/slots/1?action=save", "slot 1 holds no tokens"),
             ("/slots/1?action=erase", "slot 1 holds no tokens"),
-            (RESTORE, "there is no such file"),
+            (RESTORE, "the file does not exist"),
         ):
             reply = server.post(path, FILE)
             assert (reply.status, said in reply.json["error"]["message"]) == (400, True), (path, reply.json)

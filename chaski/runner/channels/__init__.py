@@ -1,1 +1,1 @@
-"""Models behind a channel of calls: threads of this process, workers, event loops, and llama.cpp."""
+"""Channels of calls to models: threads of this process, workers, event loops, and llama.cpp."""

@@ -48,7 +48,7 @@ from chaski.runner.states.state_calls import EraseSlot, SavedState, SaveSlot, Sa
 __all__ = ["AsyncEventStream", "AsyncModel"]
 
 AsyncEventStream: TypeAlias = AsyncGenerator[Event, None]
-"""`Text` as it is made, at last one `Done`. Closing it, or cancelling its task, ends the answer."""
+"""`Text` as it is made, and finally one `Done`. Closing it, or cancelling its task, ends the answer."""
 
 R = TypeVar("R", bound=ModelReply)
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""`ChannelMethods`: the methods of a model behind a channel, for threads that may wait."""
+"""`ChannelMethods`: the methods of a model that a channel reaches, for threads that may wait."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class CacheKind(Struct, frozen=True, eq=False):
     `runs` (runs, 5) int32 has rows of sequence, cell, position, count and step: `count` tokens of the
     sequence at neighbouring positions from `position` on, in cells from `cell` on that are `step` apart.
     Cells of sequences that grow together alternate, and their steps are the number of these sequences. For
-    states, a run is one cell, and `position` is the number of tokens that the state stands for.
+    states, a run is one cell, and `position` is the number of tokens in the state.
     """
 
     kind: str

@@ -1,6 +1,6 @@
 """A thread that computes for callers that must not block, and passes on the events of their sequences.
 
-The engine has no thread of its own, so that a caller that can block computes without a hand-over. Event loops
+The engine has no thread, so a caller that can block computes without a hand-over. Event loops
 and workers cannot block; for them each model has one such thread.
 """
 

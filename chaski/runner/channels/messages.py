@@ -1,6 +1,6 @@
 """The calls that a loaded model takes from another thread or process, and its replies: typed values.
 
-A `Channel` leads to the model, in this process (`engine_channel.py`) or in one of its own (`worker`).
+A `Channel` leads to the model, in this process (`engine_channel.py`) or in a separate one (`worker`).
 Nothing here computes or sends.
 """
 
@@ -114,7 +114,7 @@ class Info(Sendable, frozen=True, kw_only=True):
 
 
 Answerable: TypeAlias = Generate | Chat | Fill
-"""Answered by events, of which `Done` is the last."""
+"""Answered by events; the last one is `Done`."""
 
 ModelCall: TypeAlias = (
     Answerable

@@ -56,7 +56,7 @@ class ManyReplies:
 
 
 def checked(reply: ReplyOrError) -> ModelReply:
-    """Return a reply; raise the error that stands in its place."""
+    """Return a reply, or raise the error that replaces it."""
     if isinstance(reply, Exception):
         raise reply
     return reply

@@ -66,7 +66,7 @@ class PreparedBatch(Struct, frozen=True):
     def inputs_after(self, run: Run, last: Mapping[Sequence, int]) -> Mapping[str, Input]:
         """Return the inputs, with tokens that `run` finds where the next ones of sequences are not known.
 
-        It is the run of the batch before, of which `last` are the `last_rows`.
+        It is the run of the batch before, and `last` are the `last_rows` of that batch.
         """
         sizes = accumulate(count for _, count in self.shares)
         awaiting = [
@@ -147,7 +147,7 @@ def _coordinates(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
 
 
 def _adapters(shares: Items[tuple[Sequence, int]]) -> BatchAdapters:
-    """Return the list of adapters of each token; sequences with the same adapters have lists of their own."""
+    """Return the list of adapters of each token; sequences with the same adapters have separate lists."""
     lists: list[int] = []
     uses: list[tuple[int, int, int]] = []
     num_lists = 0

@@ -3,7 +3,7 @@
 Invariant: the cache holds the tokens of all batches in flight, in the order of their launches, and after them
 those of at most one prepared batch, which is launched or taken back before another one is prepared.
 
-The engine has no thread of its own. A caller that waits for a sequence advances all of them by one batch;
+The engine has no thread. A caller that waits for a sequence advances all of them by one batch;
 other callers wait for that and look again. The engine knows tokens and outputs, and nothing about text.
 """
 
@@ -46,7 +46,7 @@ _MOST_SHOWN = 256
 class Engine:
     """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads.
 
-    policy        how prompts reuse what was computed for others; None for not at all
+    policy        how prompts reuse the cells of others; None turns reuse off
     images        the encoder of a model with vision
     draft         the model, or part of it, that proposes tokens for sequences that ask for it
     tiers         where prefixes are kept beyond the cells
@@ -84,7 +84,7 @@ class Engine:
 
     @property
     def can_speculate(self) -> bool:
-        """True if rejected tokens can be dropped again without computing others anew."""
+        """True if rejected tokens can be dropped without recomputing other tokens."""
         return self._cache.can_step_back
 
     @property
@@ -115,7 +115,7 @@ class Engine:
         self._sequences.waiting.append(sequence)
 
     def wait(self, sequence: Sequence) -> None:
-        """Compute until `sequence` has events, the last of which is an error if something went wrong."""
+        """Compute until `sequence` has events. After a failure, the last event is an error."""
         self.wait_until(lambda: bool(sequence.events))
 
     def wait_until(self, is_ready: Callable[[], bool]) -> None:
@@ -132,11 +132,11 @@ class Engine:
             self._exclusive.run(self._work, work)
 
     def live(self) -> LiveSequences:
-        """Return the figures of now. Callable from any thread; what is computed goes on meanwhile."""
+        """Return the current figures. Any thread may call it, and the computation continues."""
         return self._sequences.live(_MOST_SHOWN)
 
     def close(self) -> None:
-        """Let the machine finish what it computes. Nothing may be submitted any more."""
+        """Wait for the batches in flight. Nothing may be submitted afterwards."""
         self._exclusive.run(self._program.wait)
         if self.tiers is not None:
             self.tiers.close()

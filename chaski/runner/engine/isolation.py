@@ -36,7 +36,7 @@ class Isolation:
         return found
 
     def fail(self, sequence: Sequence, error: BaseException) -> None:
-        """End a sequence with an error of its own."""
+        """End a sequence with an error."""
         self.num_failed += 1
         if isinstance(error, ChaskiError):
             failure = error
@@ -47,6 +47,6 @@ class Isolation:
         sequence.fail(failure)
 
     def interrupted(self) -> Sequence | None:
-        """Return the sequence whose work was stopped by an exception that is no error, if there is one."""
+        """Return the sequence whose work an interrupt stopped, if there is one."""
         handled, self._handled = self._handled, None
         return handled

@@ -1,4 +1,4 @@
-"""Figures of the sequences of an engine as they are now, for who watches it. No text is among them."""
+"""Current figures of an engine's sequences, for monitoring. They contain no text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LiveSequence(Struct, frozen=True, kw_only=True):
     state      waiting, following (another one that computes the same prompt), restoring, prefill or decode
     computed_tokens   those of the prompt that were computed, and not taken from the cache
     dropped_tokens    those of the prompt that were cut off, and those that left a full context
-    proposed_tokens   those that were guessed, of which `accepted_tokens` were right
+    proposed_tokens   tokens that speculation proposed; `accepted_tokens` of them were right
     seconds    the time since it came
     """
 
@@ -43,7 +43,7 @@ class TokenTotals(NamedTuple):
     computed   those of prompts that were computed, and not taken from the cache
     cells, memory, disk   those of prompts that were cached there
     dropped    those of prompts that were cut off, and those that left a full context
-    proposed   those that were guessed, of which `accepted` were right
+    proposed   tokens that speculation proposed; `accepted` of them were right
     """
 
     computed: int = 0
@@ -62,7 +62,7 @@ class TokenTotals(NamedTuple):
 
 
 class LiveSequences(Sendable, frozen=True, kw_only=True):
-    """The sequences of an engine, `num_sequences` in all, of which `sequences` has the first ones.
+    """The sequences of an engine: `num_sequences` in total; `sequences` lists the first ones.
 
     `seconds` are those of a clock that only goes forward.
     """

@@ -12,7 +12,7 @@ __all__ = ["Outputs"]
 
 
 class Outputs(Sendable, frozen=True, eq=False):
-    """Outputs of the model for so many tokens: float32 rows (n, size)."""
+    """Outputs of the model for n tokens: float32 rows (n, size)."""
 
     rows: np.ndarray[Any, np.dtype[np.float32]]
     num_tokens: int = 0

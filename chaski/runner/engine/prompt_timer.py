@@ -1,4 +1,4 @@
-"""How long prompts take, which says whether it pays to bring back what was computed for one before."""
+"""The speed of prompts, which decides whether restoring a prefix is faster than computing it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from time import perf_counter
 
 __all__ = ["PromptTimer"]
 
-# A batch of so many tokens computes prompts, for the most part. A smaller one takes longer for each token.
+# A batch of at least this many tokens mostly computes prompts. A smaller one takes longer per token.
 _PROMPT = 64
 
 
 class PromptTimer:
     """Times batches from their launch to their end, or from the end of the one before them, if that is later.
 
-    `measure` gets how many tokens prompts had, and how many seconds they took.
+    `measure` receives a number of prompt tokens and the seconds that they took.
     """
 
     def __init__(self, measure: Callable[[float, float], None]) -> None:
@@ -23,13 +23,13 @@ class PromptTimer:
         self._began = 0.0
 
     def launch(self, count: int) -> None:
-        """A batch of so many tokens is launched."""
+        """Note the launch of a batch of `count` tokens."""
         if not self._computing:
             self._began = perf_counter()
         self._computing += count
 
     def end(self, count: int | None = None) -> None:
-        """`count` tokens have ended, those that were launched first; None: all of them."""
+        """Note the end of the `count` tokens that were launched first; None for all."""
         ended = self._computing if count is None else count
         now = perf_counter()
         if ended >= _PROMPT:
@@ -38,9 +38,9 @@ class PromptTimer:
         self._began = now
 
     def pause(self, seconds: float) -> None:
-        """Nothing was computed for a while."""
+        """Leave out `seconds` in which nothing was computed."""
         self._began += seconds
 
     def drop(self) -> None:
-        """Measure nothing of what is computed."""
+        """Do not measure the batches in flight."""
         self._computing = 0

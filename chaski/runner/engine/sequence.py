@@ -1,4 +1,4 @@
-"""A sequence is what the engine computes: tokens in a slot. Subclasses say what their outputs are for."""
+"""A sequence is the engine's unit of work: tokens in a slot. Subclasses use its outputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Counts(NamedTuple):
 
 
 class Sequence(ABC):
-    """Tokens that are computed in order, in as many batches as it takes.
+    """Tokens that the engine computes in order, over several batches.
 
     The engine computes a batch while it hands out the results of the one before it. So `take` does only the
     work that the next batch depends on, and `write` does the rest.
@@ -53,11 +53,11 @@ class Sequence(ABC):
     tokens       all that are known, computed or not
     groups       those of them that are computed together
     images       those of them that are rows of images
-    cache_salt   only prompts with the same one reuse what was computed for it
+    cache_salt   only prompts with the same salt reuse its cells
     adapters     the LoRA adapters that it is computed with; None for none
-    may_store    True if what is computed for it may be kept in files
+    may_store    True if its prefix may be kept in files
     holds        first tokens that the tiers hold, with the seconds from their last use
-    restored     its tokens that came back from the tiers behind the cells
+    restored     its tokens that were restored from the tiers
     breaks       positions at which a batch ends, since others go on from there
     events       those that its reader has not read yet; at last `Done`, `Outputs`, or the error that ended it
     is_running   True until its last `take`, or `cancel`: more of it is to be computed
@@ -108,7 +108,7 @@ class Sequence(ABC):
 
     @property
     def counts(self) -> Counts:
-        """The tokens that it has to do with, so far."""
+        """The numbers of its tokens so far."""
         return Counts(len(self.tokens))
 
     @property
@@ -145,7 +145,7 @@ class Sequence(ABC):
 
     @property
     def adapter_key(self) -> str:
-        """The key of its adapters: only prompts with the same one reuse what was computed for it."""
+        """The key of its adapters. Only prompts with the same key reuse its cells."""
         return "" if self.adapters is None else self.adapters.key
 
     @property
@@ -214,7 +214,7 @@ class Sequence(ABC):
 
     @property
     def members(self) -> Items[Sequence]:
-        """Other sequences that begin with it, in slots of their own, and end with it."""
+        """Other sequences that start and end with it, each in a separate slot."""
         return ()
 
     def require_slots(self, parallel: int) -> None:  # noqa: B027, one without members needs one slot
@@ -274,4 +274,4 @@ class Sequence(ABC):
 
     @abstractmethod
     def write(self) -> None:
-        """Queue events for what was taken since the last call. Called by one thread at a time."""
+        """Queue the events of the outputs taken since the last call. One thread at a time calls it."""

@@ -37,7 +37,7 @@ class SequenceQueue:
         self._isolation = isolation
 
     def live(self, most: int) -> LiveSequences:
-        """Return the figures of now, with `most` sequences at most. Callable from any thread."""
+        """Return the current figures of at most `most` sequences. Any thread may call it."""
         now, running, ended = perf_counter(), list(self.running), self.ended
         found = [(each, "decode" if each.counts.generated else "prefill") for each in running]
         found += [(each.sequence, "restoring") for each in list(self.restoring)]
@@ -57,7 +57,7 @@ class SequenceQueue:
 
     @property
     def _has_room(self) -> bool:
-        """True if slots are free for the next sequence, besides those kept for who follows others."""
+        """True if the next sequence has free slots, without those kept for sequences that follow others."""
         if not self.waiting:
             return False
         kept = sum(1 + len(each.sequence.members) for each in self.following)
@@ -135,7 +135,7 @@ class SequenceQueue:
             self.running.append(member)
 
     def restore(self, max_bytes: int) -> None:
-        """Go on with restorations by about so many bytes each. Nothing may be computed meanwhile."""
+        """Advance each restoration by about `max_bytes`. Nothing may be computed meanwhile."""
         for restoration in list(self.restoring):
             sequence, num_failed = restoration.sequence, self._isolation.num_failed
             is_done = self._isolation.attempt(sequence, False, self._advance, restoration, max_bytes)

@@ -15,7 +15,7 @@ __all__ = ["Stages"]
 
 
 class Stages:
-    """Keeps one more batch in flight than there are stages, so that one always waits for the first stage."""
+    """Keeps more batches in flight than there are stages, so that one always waits for the first stage."""
 
     def __init__(
         self, in_flight: InFlight, next_batch: NextBatch, sequences: SequenceQueue, prefix_cache: PrefixCache

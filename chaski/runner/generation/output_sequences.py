@@ -36,7 +36,7 @@ class LogitsSequence(Sequence):
     """The outputs of positions, in order. Ends with ModelError where one has no largest logit.
 
     Rows of an image that see each other are one group of a batch, and may be more than a batch has outputs.
-    So `passes` makes several sequences, each of which has other outputs of such groups.
+    So `passes` makes several sequences, each with other outputs of such groups.
     """
 
     __slots__ = ("_rows", "_wide", "positions")

@@ -24,7 +24,7 @@ __all__ = ["SHIFT_MULTIPLE", "GenerationRequest", "Shift", "TextDecoder"]
 SHIFT_MULTIPLE = 16
 """The number of tokens that a context shift drops is a multiple of this, where it is more than this.
 
-Which tokens are left decides how an answer goes on. So this belongs to the answer, and is the same on every
+The remaining tokens determine how an answer continues. So this number is the same on every
 device; alignments and pages of backends divide it, and tokens stay where a device reads them fastest.
 """
 
@@ -57,8 +57,8 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
 
     groups          positions of the prompt that are computed together
     images          its rows of images
-    cache_salt      only prompts with the same one reuse what is computed for it
-    may_store       what is computed for it may be kept on disk
+    cache_salt      only prompts with the same salt reuse its cells
+    may_store       its prefix may be kept on disk
     holds           first tokens of the prompt that are held for a time
     adapters        the LoRA adapters that it is computed with
     limit           tokens of the sequence, its prompt included, at which it ends
@@ -74,7 +74,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     stop            texts that end it, after its first `rules.min_tokens` tokens
     keeps_stop      they are part of the answer
     prompt_logprobs number of top log-probabilities for each token of the prompt; None for no scores at all
-    decoder         makes the text; None when nobody reads it
+    decoder         makes the text; None if no reader needs it
     dropped_tokens  number of tokens that the prompt lost to fit into the context
     load_seconds    time that the model took to load, for the report at the end
     """

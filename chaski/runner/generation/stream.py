@@ -1,6 +1,6 @@
 """Stop strings and the pairing of text with tokens: state machines without input or output.
 
-They stand between the UTF-8 decoder and the reader of the answer. The split of a text into tokens never
+They lie between the UTF-8 decoder and the reader of the answer. The split of a text into tokens never
 changes the text in all.
 """
 

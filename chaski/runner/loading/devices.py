@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 def reserve(parts: ModelParts, backend: str | None = None) -> ReservedModel:
     """Reserve places for a model with a backend; None for the one that the environment asks for.
 
-    Unless the user chose, it has as many layers on GPUs as fit there. `ReservedModel.check` reports where
+    Unless the user chose, it puts as many layers on GPUs as fit. `ReservedModel.check` reports where
     nothing fits. Raises what opening a backend and placing a model raise.
     """
     name = Environment.read().backend if backend is None else backend

@@ -39,7 +39,7 @@ def choose_engine(
     text       whether an unknown tokenizer is a reason for llama.cpp; ids can be computed without one
 
     Raises UnsupportedError if that engine cannot load the model or is not installed, and for files of no
-    model. If llama.cpp would be tried and is not installed, raises the error of `native_gap`, which says how
+    model. If llama.cpp is needed but not installed, raises the error of `native_gap`, which explains how
     to install it.
     """
     check_is_model(file)
@@ -100,9 +100,9 @@ def is_installed() -> bool:
 def native_gap(file: GGUFFile) -> ChaskiError | None:
     """Return the error that names what a model needs and our engine lacks; None if nothing.
 
-    The file's header says it, and no weight is read. Tensors that are missing, left over, or of another shape
+    The check reads only the file's header. Tensors that are missing, left over, or of another shape
     than ours may be those of a variant that llama.cpp knows, or of a damaged file: the error names them.
-    Impossible numbers are no gap; loading the file reports them.
+    Impossible numbers do not count as gaps; loading the file reports them.
     """
     if file.architecture not in ARCHITECTURES:
         return UnsupportedError(
@@ -124,9 +124,9 @@ def native_gap(file: GGUFFile) -> ChaskiError | None:
 
 
 def projector_gap(file: GGUFFile, path: Path) -> ChaskiError | None:
-    """Return the error that says why our engine cannot see with a projector; None if it can.
+    """Return the error if our engine cannot use a projector; None if it can.
 
-    A damaged file is no gap.
+    A damaged file does not count as a gap.
     """
     try:
         with open_model(path) as projector:

@@ -53,7 +53,7 @@ class OpenedModel(Struct, frozen=True):
     def expecting_text(self) -> OpenedModel:
         """Return the same with its tokenizer, whose tables are built while the rest is loaded.
 
-        A faulty file is returned as it is: encoding a text reports the fault.
+        A faulty file is returned unchanged: encoding a text reports the fault.
         """
         from chaski.text.tokenizer import file_tokenizer
 
@@ -118,5 +118,5 @@ def _way_out() -> str:
 def found_projector(path: str | os.PathLike[str]) -> Path:
     """Return the path of a projector. Raises ModelNotFoundError if the file is missing."""
     if not Path(path).is_file():
-        raise ModelNotFoundError(f"there is no projector file {os.fspath(path)}")
+        raise ModelNotFoundError(f"the projector file {os.fspath(path)} does not exist")
     return Path(path)

@@ -23,7 +23,7 @@ class GPUWishes(Struct, frozen=True):
     main_gpu  the number of the GPU that has the model where one is enough
     tensor_split  how much of the model each GPU takes, in the driver's order
     split  `layers` or `rows`, where several GPUs have all of a model
-    spread  several GPUs share a model that one has room for, too
+    spread  several GPUs share a model even if one GPU has room for it
     spared  bytes of each GPU that stay free
     """
 
@@ -83,7 +83,7 @@ class GPUWishes(Struct, frozen=True):
 
 
 def checked_split(shares: Sequence[float]) -> tuple[float, ...]:
-    """Return shares of GPUs. Raises OptionError for a value that is no share."""
+    """Return shares of GPUs. Raises OptionError for an invalid value."""
     are_shares = all(isinstance(share, int | float) and 0 <= share < math.inf for share in shares)
     if not are_shares or not any(shares):
         raise OptionError(

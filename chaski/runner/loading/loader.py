@@ -106,7 +106,7 @@ def load(
                   NumPy
     num_gpu       number of trailing layers on GPUs, counting the output as one; as many as fit by default,
                   and 0 for none
-    main_gpu      the number of the GPU of a model that one has room for; that with the most free memory by
+    main_gpu      the GPU for a model that fits on one GPU; the one with the most free memory by
                   default
     tensor_split  how much of the model each GPU takes; as much as its free memory allows by default
     engine        native, or None for the one that has the architecture; llama.cpp computes in workers only
@@ -278,7 +278,7 @@ def _require_native(
     else:
         return
     if gap is not None:
-        way = "in a process of its own: use chaski.Worker, `chaski run` or `chaski serve`"
+        way = "in a separate process: use chaski.Worker, `chaski run` or `chaski serve`"
         way = way if is_installed() else f"{EXTRA} adds it as a second engine"
         raise type(gap)(f"{gap}; llama.cpp may be able to compute this file, {way}")
 

@@ -51,7 +51,7 @@ class PartOptions(Struct, frozen=True, kw_only=True):
 class ModelParts(Struct, frozen=True):
     """Network, files, sizes and draft, and the settings for backends. See `chaski.load`.
 
-    `draft` is the file of a draft model, `attached` a draft that is no model by itself.
+    `draft` is the file of a draft model, `attached` a draft that is not a complete model.
     """
 
     network: Model
@@ -136,7 +136,7 @@ def _nodes_options(environment: Environment) -> NodesOptions:
 class ReservedModel:
     """A backend that has places for all parts of a model, and for its draft model on a sibling.
 
-    No memory is taken before they load, and `check` says whether there is enough.
+    They take no memory before they load, and `check` reports whether there is enough.
     """
 
     def __init__(self, parts: ModelParts, backend: str, *options: Options) -> None:

@@ -39,7 +39,7 @@ def prefix_folder() -> Path:
 
 
 def memory_limit(environment: Environment, available: int) -> int:
-    """Return the limit of blocks in memory: what the environment says, or an eighth of `available`."""
+    """Return the limit of blocks in memory: the environment's value, or an eighth of `available`."""
     if environment.prefix_cache == "off":
         return 0
     most = environment.prefix_cache_memory
@@ -64,7 +64,7 @@ def prefixes_of(model: StoredModel) -> dict[str, Any]:
 
 
 def disk_limits(environment: Environment) -> DiskLimits:
-    """Return the limit of files: 10 GB, or a tenth of the free space, unless the environment says.
+    """Return the limit of files: the environment's value, or 10 GB, but at most a tenth of the free space.
 
     The free space does not count the existing files: counting them would take longer than loading a model. So
     they stop growing at a tenth of the space that they leave.

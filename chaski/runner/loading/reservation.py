@@ -96,7 +96,7 @@ class MemoryNeeds(Struct, frozen=True):
 class Reservation:
     """Places for everything that a model needs; no memory is taken before the backend loads.
 
-    There is no cache and no program where weights and cells alone do not fit: `needs.check()` says so.
+    If weights and cells alone do not fit, there is no cache and no program, and `needs.check()` raises.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ __all__ = ["USUAL_BATCH", "at_least", "cache_size", "context_size", "thread_coun
 _log = logging.getLogger(__name__)
 
 USUAL_BATCH = 512
-"""Tokens that are computed at once where nobody says it; of models of embeddings all of a text."""
+"""Default number of tokens computed at once; embedding models compute a whole text."""
 
 _DEFAULT_CONTEXT = 4096
 # Positions and cells are 32-bit integers in native code; all sequences share the cells.
@@ -57,7 +57,7 @@ def usual_texts(context: int) -> int:
 def cache_size(parallel: int, context: int, num_batch: int) -> CacheSize:
     """Return the size of a cache for `parallel` sequences of `context` tokens, with a batch that fits all.
 
-    Raises OptionError for numbers that are no valid sizes.
+    Raises OptionError for invalid sizes.
     """
     parallel = at_least("parallel", parallel, 1)
     if parallel * context > _MAX_CELLS:

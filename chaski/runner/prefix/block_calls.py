@@ -30,5 +30,5 @@ class Blocks(Sendable, frozen=True):
 
 
 def block_number(name: bytes) -> int:
-    """Return the number that stands for a block of this name."""
+    """Return the number of the block with this name."""
     return int.from_bytes(name[:8], "little")

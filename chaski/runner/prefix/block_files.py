@@ -1,4 +1,4 @@
-"""Files of blocks: one file for each, whose name says which one it is and which parts it has.
+"""Files of blocks: one file per block. The file's name identifies the block and its parts.
 
     <before>-<name>-<begin>-<number of tokens>-<parts>.block
 
@@ -275,9 +275,9 @@ def _head(data: bytes, filed: FiledBlock) -> tuple[dict[str, Any], int]:
 def _tokens(head: dict[str, Any], filed: FiledBlock) -> tuple[int, ...]:
     tokens = head.get("tokens")
     if not isinstance(tokens, list) or len(tokens) != filed.end - filed.begin:
-        raise FormatError(f"{filed.file_name}: it has other tokens than its name says")
+        raise FormatError(f"{filed.file_name}: its tokens do not match its name")
     if not all(isinstance(token, int) for token in tokens):
-        raise FormatError(f"{filed.file_name}: its tokens are no numbers")
+        raise FormatError(f"{filed.file_name}: its tokens are not numbers")
     return tuple(tokens)
 
 

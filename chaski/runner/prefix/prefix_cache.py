@@ -1,4 +1,4 @@
-"""The prefix cache: the slots of an engine together with the cells behind them."""
+"""The prefix cache: the slots of an engine together with their cells."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["PrefixCache", "length_to_keep"]
 
 
 class PrefixCache:
-    """`parallel` slots, each of which knows the tokens that the cache holds for it.
+    """`parallel` slots. Each slot lists the tokens that the cache holds for it.
 
-    `policy` decides how prompts reuse what was computed for others; None turns that off. `tiers` keep it
+    `policy` decides how prompts reuse the cells of others; None turns reuse off. `tiers` keep it
     beyond the cells.
     """
 
@@ -236,7 +236,7 @@ class PrefixCache:
         return place(self.slots, sequence.tokens, sequence.groups, self.policy, salt, key)
 
     def keep(self, slot: Slot, length: int, groups: Groups) -> None:
-        """Make slot and cache hold the first `length` tokens, or as many as a sequence can continue from."""
+        """Keep the first `length` tokens in slot and cache, or as many as a sequence can continue from."""
         length = self._cache.resumable(slot.index, length)
         while not_inside(length, groups) != length:
             length = self._cache.resumable(slot.index, not_inside(length, groups))

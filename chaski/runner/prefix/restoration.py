@@ -24,7 +24,7 @@ _AHEAD = 4
 _PATIENCE = 10.0
 
 
-class BlockMissing(Exception):  # noqa: N818, nobody but the prefix cache sees it
+class BlockMissing(Exception):  # noqa: N818, only the prefix cache sees it
     """A block is gone, or took too long."""
 
 
@@ -128,6 +128,6 @@ class Restoration:
         return block
 
     def _is_expected(self, block: Block) -> bool:
-        """Return whether a block has the tokens of the sequence where it says."""
+        """Return whether a block holds the sequence's tokens at its position."""
         end = min(block.end, self.found.length)
         return list(block.tokens[: end - block.begin]) == self.sequence.tokens[block.begin : end]

@@ -1,4 +1,4 @@
-"""The tiers behind the cells of an engine: blocks in host memory, and in files.
+"""The tiers below the cells of an engine: blocks in host memory and in files.
 
 A prompt takes the longest chain of blocks that the tiers hold, as far as copying is quicker than computing,
 by the speeds measured so far.
@@ -68,7 +68,7 @@ class _Arriving(Struct, frozen=True):
 
 
 class FoundPrefix(Struct, frozen=True):
-    """The first `length` tokens of a prompt, of which `start` are in cells, in `blocks` from there on."""
+    """The first `length` tokens of a prompt: `start` of them are in cells, the rest in `blocks`."""
 
     start: int
     length: int
@@ -113,7 +113,7 @@ class PrefixTiers:
     def find(self, first: bytes, tokens: Sequence[int], start: int, most: int) -> FoundPrefix | None:
         """Find the longest prefix of `tokens`, `most` of them at most, that is available beyond `start`.
 
-        Returns None if there is none, or if computing is quicker.
+        Returns None if no block helps, or if computing is faster.
         """
         if most - start < _FEWEST:
             return None

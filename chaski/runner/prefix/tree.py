@@ -31,7 +31,7 @@ LONGEST = 3600.0
 """The longest time, in seconds, that a block may be pinned after its last use."""
 
 SHARE = 2
-"""Pinned blocks take up to one part in so many of the bytes in memory, or of those in files."""
+"""Pinned blocks take at most 1 / `SHARE` of the bytes in memory, and of those in files."""
 
 # The most names that are pinned: a million tokens.
 _MOST_PINS = 4096
@@ -101,7 +101,7 @@ class PrefixTree:
             return self._blocks.get(name)
 
     def in_file(self, name: bytes) -> FiledBlock | None:
-        """Return a block in a file; None if there is none."""
+        """Return a block in a file; None if no file has it."""
         with self._lock:
             return self._files.get(name)
 
@@ -192,7 +192,7 @@ class PrefixTree:
     def pin(self, path: Sequence[bytes], seconds: float) -> None:
         """Pin the blocks of a path from its root for `seconds` from their last use, `LONGEST` at most.
 
-        They are used now; some may not be there yet. A pin that lasts longer stays as it is.
+        They count as used now, even those not stored yet. A pin that lasts longer stays unchanged.
         """
         with self._lock:
             now = self.clock()

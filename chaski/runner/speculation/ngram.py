@@ -46,11 +46,11 @@ class NgramSpeculator:
         self._requested = max_tokens
 
     def propose(self) -> list[int]:
-        """Return at most as many tokens as were requested; none where the last n-gram is new."""
+        """Return at most the requested number of tokens; none if the last n-gram is new."""
         held = self._tokens
         length = min(self._requested, self._length.current(len(held)))
         behind = self._behind.get(tuple(held[-_NGRAM:])) if length > 0 else None
         if behind is None:
             return []
-        # Entries below 0 stand for an image, and are not tokens that could come.
+        # Entries below 0 are rows of images, and cannot be proposed.
         return list(takewhile(lambda token: token >= 0, held[behind : behind + length]))

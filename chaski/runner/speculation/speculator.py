@@ -42,7 +42,7 @@ class Speculator(Protocol):
         """
 
     def propose(self) -> list[int]:
-        """Return tokens that may come next, at most as many as were requested."""
+        """Return at most the requested number of likely next tokens."""
 
 
 class Draft(Protocol):
@@ -114,7 +114,7 @@ class ProposalLength:
 
 
 class PayingLength:
-    """The number of tokens to propose where a model makes them: as many as pay for themselves.
+    """The number of tokens that a model proposes: as many as pay for themselves.
 
     `cost` is the time of proposing, relative to a batch that makes a token without a proposal. The gain
     depends on the recent share of right tokens, each after right ones: with it, a batch makes 1 + right +

@@ -46,7 +46,7 @@ class WrittenSpeculator:
             self._following.request(max_tokens, slot, row, place)
 
     def propose(self) -> list[int]:
-        """Return tokens that come next, at most as many as were requested."""
+        """Return at most the requested number of next tokens."""
         if self._is_own:
             return [token for token, _ in zip(self._left, range(self._requested), strict=False)]
         return [] if self._following is None else self._following.propose()

@@ -47,7 +47,7 @@ class StateHead(Struct, frozen=True):
 
     origin       all that its numbers depend on, see `PrefixTiers`
     first        the first name of its sequence
-    adapter_key  stands for the adapters that it was computed with
+    adapter_key  key of the adapters that it was computed with
     """
 
     origin: Mapping[str, str]
@@ -82,7 +82,7 @@ def write_state(
                 written.append(FiledBlock.of(block))
                 sizes.append(write_all(file, content))
             if not written:
-                raise StateError(f"{path}: nothing of the prompt is held any more, so there is no state")
+                raise StateError(f"{path}: no part of the prompt is held any longer, so there is no state")
             listed = [[filed.file_name, size] for filed, size in zip(written, sizes, strict=True)]
             about = {"origin": dict(head.origin), "first": head.first.hex(), "adapters": head.adapter_key}
             text = json.dumps({**about, "blocks": listed}, separators=(",", ":")).encode()
@@ -146,7 +146,7 @@ def _opened(path: Path) -> Iterator[FileIO]:
         with opened(path) as file:
             yield file
     except FileNotFoundError:
-        raise StateError(f"{path}: the state cannot be read: there is no such file") from None
+        raise StateError(f"{path}: the state cannot be read: the file does not exist") from None
     except (OSError, ValueError) as error:  # ValueError: no file can have such a name
         raise StateError(f"{path}: the state cannot be read: {_reason(error)}") from None
 
@@ -171,7 +171,7 @@ def _read(
     check(head)
     listed = _listed(path, described, head.first)
     if len(_MAGIC) + sum(size for _, size in listed) != end:
-        raise FormatError(f"{path}: it has other blocks than its head says")
+        raise FormatError(f"{path}: its blocks do not match its header")
     parts = [sizes(filed) for filed, _ in listed]
     if None in parts:
         raise FormatError(f"{path}: its blocks are of other layers than those of this model")
@@ -221,7 +221,7 @@ def _head(path: Path, described: Mapping[str, Any]) -> StateHead:
     if isinstance(origin, dict) and isinstance(first, str) and isinstance(adapters, str):
         with suppress(ValueError):
             return StateHead({name: str(origin[name]) for name in origin}, bytes.fromhex(first), adapters)
-    raise FormatError(f"{path}: the head of the saved state does not say what it is of")
+    raise FormatError(f"{path}: the header of the saved state does not identify its content")
 
 
 def _listed(path: Path, described: Mapping[str, Any], first: bytes) -> list[tuple[FiledBlock, int]]:

@@ -116,7 +116,7 @@ class _Keeper:
     def _slot(self, number: int, cache_salt: str) -> Slot:
         slots = self._engine.prefix_cache.slots
         if not 0 <= number < len(slots):
-            raise OptionError(f"there is no slot {number}; the model has {len(slots)}, from 0")
+            raise OptionError(f"this model has no slot {number}; it has {len(slots)} slots, counted from 0")
         slot = slots[number]
         if not slot.tokens or slot.cache_salt != cache_salt:
             raise OptionError(f"slot {number} holds no tokens")
@@ -147,7 +147,7 @@ class _Keeper:
         return block.result() if isinstance(block, Future) else block
 
     def _check(self, path: Path, head: StateHead, cache_salt: str) -> None:
-        """Raise StateError that says why a state is not of this model, or not of this owner."""
+        """Raise StateError if a state belongs to another model or owner."""
         own = self._tiers.origin
         reasons = {
             "version": f"it was saved by chaski {head.origin.get('version', '?'):.40}",

@@ -68,7 +68,7 @@ def folded(ranges: Ranges) -> Ranges:
 
 
 def class_items(ranges: Iterable[tuple[int, int]]) -> str:
-    """Return the ranges of a set as they stand in a class."""
+    """Return the ranges of a set in the notation of a character class."""
     return "".join(
         rf"\x{{{first:X}}}" if first == last else rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges
     )

@@ -74,7 +74,7 @@ class _Closing:
                 self.definitions |= _mapping(schema.get(key))
 
     def close(self, schema: Any, root: Schema, known: _Declared | None = None) -> Any:
-        """A schema on its own, or a choice of one that declares the keys `known` besides."""
+        """A schema alone, or a choice of a schema that also declares the keys `known`."""
         if not isinstance(schema, Mapping):
             return schema
         root = schema if _has_id(schema) else root
@@ -106,7 +106,7 @@ class _Closing:
         return self._parts(schema, root, lambda part: self.open(part, root))
 
     def _parts(self, schema: Schema, root: Schema, choice: Callable[[Any], Any]) -> dict[str, Any]:
-        """A copy of a schema, with what stands inside of it closed."""
+        """Return a copy of a schema in which all inner objects are closed."""
         result: dict[str, Any] = {}
         for key, value in schema.items():
             if key in _DEFINITIONS or key == "$id":

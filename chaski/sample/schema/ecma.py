@@ -49,7 +49,7 @@ _FLAGS = re.compile(r"\(\?([a-z]+)\)")
 
 
 class PatternError(ValueError):
-    """A pattern that cannot be used; the text says why."""
+    """A pattern that cannot be used. The text gives the reason."""
 
 
 class Chars(Struct, frozen=True):

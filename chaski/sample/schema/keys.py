@@ -25,7 +25,7 @@ def with_distinct_keys(schema: Any) -> Any:
         if not isinstance(part, dict):
             continue
         waiting += (found for _, found in subschemas(part))
-        # Only parts of other schemas say nothing about further keys.
+        # Only parts of other schemas leave further keys open.
         rest = part.get("additionalProperties", False)
         names = {*part.get("properties", {}), *part.get("required", [])}
         if rest is False or not names or any(key in part for key in _BESIDE):

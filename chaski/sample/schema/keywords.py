@@ -31,7 +31,7 @@ _LISTS = ("allOf", "anyOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "unevaluatedProperties")
 _MOST_SECONDS = 3
 _UNSUPPORTED = {
-    "uniqueItems": "leave it out, and remove what is there twice afterwards",
+    "uniqueItems": "leave it out, and remove duplicates afterwards",
     "contains": "give the items by items or prefixItems",
     "minContains": "leave it out",
     "maxContains": "leave it out",

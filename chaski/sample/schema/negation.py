@@ -1,4 +1,4 @@
-"""The negation of a schema, where another schema says the same."""
+"""The negation of a schema, if another schema expresses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ANNOTATIONS = {"title", "description", "$comment", "default", "examples"}
 def negated(schema: Any, beside: Mapping[str, Any]) -> Any:
     """Return the schema of all values that follow `beside` and not `schema`.
 
-    It is meant next to `beside`. Raises ValueError where none is known.
+    The result is used next to `beside`. Raises ValueError if no such schema is known.
     """
     if isinstance(schema, bool):
         return not schema

@@ -46,7 +46,7 @@ def is_large(value: Any) -> bool:
 
 
 def inward(keyword: str, value: Any) -> Any:
-    """Return a bound as a double that allows nothing more. Raises ValueError if there is none."""
+    """Return a bound as a double that is at least as strict. Raises ValueError if no double is."""
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) <= _EXACT:
         return value
     is_lower = "inimum" in keyword

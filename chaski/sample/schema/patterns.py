@@ -106,7 +106,7 @@ def _whole(node: ecma.Node) -> str:
 
 
 def _bare(node: ecma.Node) -> ecma.Node | None:
-    """The node without anchors where they stand at the ends of its options; None where others are."""
+    """The node without the anchors at the ends of its options; None if it has other anchors."""
     options = _options(_parts(node), _MOST_OPTIONS)
     if options is None:
         return None
@@ -129,7 +129,7 @@ def _bare(node: ecma.Node) -> ecma.Node | None:
 
 
 def _options(parts: list[ecma.Node], most: int) -> list[list[ecma.Node]] | None:
-    """The rows that a row with choices of anchored options stands for; None for more than `most`."""
+    """The rows that a row with choices of anchored options means; None for more than `most`."""
     rows, found = [parts], []
     while rows:
         row = rows.pop(0)

@@ -238,7 +238,7 @@ def test_what_is_no_engine_is_refused() -> None:
 
 def test_this_process_has_no_llama_cpp(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_choice, "find_spec", lambda name: object())
-    with pytest.raises(UnsupportedError, match=r"in a process of its own: use chaski\.Worker"):
+    with pytest.raises(UnsupportedError, match=r"in a separate process: use chaski\.Worker"):
         chaski.load(foreign)
 
 

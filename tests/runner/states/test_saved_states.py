@@ -230,7 +230,7 @@ def test_errors_say_what_is_wrong(tiny_llama: Path, tmp_path: Path, path: Path) 
             with pytest.raises(UnsupportedError, match="prefix cache, which is off"):
                 call()
     with load(tiny_llama) as model:
-        with pytest.raises(StateError, match="there is no such file"):
+        with pytest.raises(StateError, match="the file does not exist"):
             model.load_state(path)
         with pytest.raises(StateError, match="cannot be read: Is a directory"):
             model.load_state(tmp_path)

@@ -22,7 +22,7 @@ __all__ = ["AnswerReader", "completion", "empty_answer"]
 
 _SAMPLERS = (*("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),)
 _MISSING = ("min_tokens", "stop_token_ids", "include_stop_str_in_output", "bad_words")
-_SEEDS = 2**32 - 1  # the largest number stands for a fresh seed
+_SEEDS = 2**32 - 1  # the largest number requests a fresh seed
 
 
 def completion(
@@ -39,7 +39,7 @@ def completion(
     if limits.is_search:
         raise UnsupportedError("the engine llama.cpp has no beam search; leave out option num_beams")
     if limits.prompt_logprobs is not None:
-        raise UnsupportedError("the engine llama.cpp does not tell log-probabilities of prompts")
+        raise UnsupportedError("the engine llama.cpp does not return log-probabilities of prompts")
     return {
         "prompt": prompt_field(prepared.prompt, marker),
         "n_predict": prepared.limit - len(prepared.prompt.tokens),

@@ -58,7 +58,7 @@ class ImagePrompt(Prompt, frozen=True):
 
 
 def prompt_field(prompt: Prompt, marker: str) -> Any:
-    """Return a prompt as the field of a request; `marker` is the text that stands for an image."""
+    """Return a prompt as the field of a request; `marker` is the text in place of an image."""
     if isinstance(prompt, ImagePrompt):
         text = "".join(piece if isinstance(piece, str) else marker for piece in prompt.pieces)
         files = [piece for piece in prompt.pieces if isinstance(piece, Image)]

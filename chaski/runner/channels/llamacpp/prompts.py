@@ -73,7 +73,7 @@ class LlamaPrompts(PromptBuilder):
         if not prompt.images:
             return prompt
         if prompt.images[-1].positions.stop == len(prompt.tokens):
-            raise OptionError("the engine llama.cpp needs a text behind the last image of a prompt")
+            raise OptionError("the engine llama.cpp needs text after the last image of a prompt")
         found = prompt_pieces(text, images)
         begin, *others = [piece if isinstance(piece, str) else piece.image for piece in found]
         assert isinstance(begin, str), "the first piece is a text"

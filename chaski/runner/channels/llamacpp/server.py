@@ -42,11 +42,11 @@ _POOLING = {
 class LlamaServer:
     """A model in llama.cpp. Safe to use from several threads; made by the main one.
 
-    While it loads, the interpreter stands still.
+    Loading blocks the interpreter.
 
     has_vision    whether it reads images
     can_shift     whether answers may continue where the context is full; not where there is a projector
-    media_marker  the text that stands for an image in a prompt
+    media_marker  the text in place of an image in a prompt
     """
 
     def __init__(self, settings: LlamaSettings) -> None:
@@ -172,7 +172,7 @@ def _parameters(xllamacpp: Any, settings: LlamaSettings) -> Any:
     parameters.cache_prompt = settings.prefix_cache
     parameters.ctx_shift = True
     parameters.special = True  # control tokens are sorted out here
-    parameters.cache_ram_mib = 0  # no second cache of prompts beside the slots
+    parameters.cache_ram_mib = 0  # no second cache of prompts in addition to the slots
     parameters.warmup = parameters.ui = parameters.endpoint_slots = False
     parameters.verbosity = 1  # errors
     return parameters

@@ -32,7 +32,7 @@ _BYTES = {DType.F32: 4.0, DType.F16: 2.0, DType.BF16: 2.0, DType.Q8_0: 34 / 32, 
 class LlamaSettings(Struct, frozen=True, kw_only=True):
     """See `chaski.load` for what they mean.
 
-    trained       tokens that the model was made for, more of which llama.cpp never gives to a sequence
+    trained       context that the model was trained for; llama.cpp never gives a sequence more
     projector     the file of its encoder of images
     pooling       the way it makes vectors; None for a model of text
     """
@@ -121,7 +121,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
             )
 
     def _bytes_per_token(self, file: GGUFFile) -> float:
-        """Return the bytes that a token adds to the cache; 0 if the file does not say."""
+        """Return the bytes that a token adds to the cache; 0 if the file does not define them."""
 
         def number(key: str, default: int = 0) -> int:
             value = file.metadata.get(f"{file.architecture}.{key}", default)

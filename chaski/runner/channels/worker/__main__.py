@@ -138,7 +138,7 @@ def _serve(service: Channel, replies: _Replies, arrived: Arrived) -> None:
 
 
 class _Replies:
-    """Sends replies. After one that tells of a lost node or GPU the process ends; the next opens it again."""
+    """Sends replies. After a reply that reports a lost node or GPU, the process ends."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -155,8 +155,8 @@ class _Replies:
             _log.error("a call failed", exc_info=reply)
 
     def flush(self) -> None:
-        """Send what was noted."""
-        are_last = self.are_last  # as it is before: what another thread notes meanwhile is not sent yet
+        """Send the noted messages."""
+        are_last = self.are_last  # a copy: messages that another thread notes meanwhile are sent later
         self._link.flush()
         if are_last:
             os._exit(1)

@@ -86,7 +86,7 @@ class Worker(ChannelMethods):
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while there is no process."""
+        """The process id; None while no process runs."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -108,7 +108,7 @@ class Worker(ChannelMethods):
         return AsyncModel(self)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
-        """Send a call, to a new process if there is none; does not block (see `Channel`).
+        """Send a call, to a new process if none runs; does not block (see `Channel`).
 
         Raises OptionError for values that cannot be sent, WorkerError if no process can be started, and
         ForkError in a fork, because the worker answers the process that started it.

@@ -120,7 +120,7 @@ def numbered(number: int, data: bytes) -> bytes:
 
 
 def decode(data: bytes) -> tuple[int, WireMessage]:
-    """Return the number of the call and the message. Raises WorkerError if the bytes are no message."""
+    """Return the number of the call and the message. Raises WorkerError if the bytes are not a message."""
     try:
         return _read(data)
     except (DecodeError, ValueError, RecursionError, MemoryError) as error:

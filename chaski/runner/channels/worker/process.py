@@ -33,7 +33,7 @@ _GRACE = 2.0
 _MOMENT = 0.003
 _ADVICE: dict[int, str] = {
     signal.SIGKILL: "if the system ran out of memory, load with a smaller context or fewer in parallel",
-    signal.SIGTERM: "somebody asked it to end",
+    signal.SIGTERM: "another process asked it to end",
 }
 
 
@@ -133,7 +133,7 @@ class Process:
         assert self._popen is not None, "without a process there was another error"
         assert status is not None
         who += f" (process {self._popen.pid})"
-        lost = "what it was answering is lost, the next request starts a new one"
+        lost = "its open answers are lost, and the next request starts a new process"
         if status >= 0:
             return f"{who} ended with exit status {status}; {lost}; its log on the standard error may say why"
         advice = _ADVICE.get(-status, "if that happens again, please report it with the log")
@@ -149,6 +149,6 @@ def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
         pass_fds=[end.fileno()],
         cwd=folder,
         env=child_environment(),
-        # Ctrl-C on a terminal goes to a whole group: the parent decides what it means.
+        # A terminal sends Ctrl-C to the whole group. Only the parent acts on it.
         process_group=0,
     )

@@ -128,8 +128,8 @@ REFUSED: list[tuple[Any, tuple[bytes, ...], type[ChaskiError], str]] = [
     ("a", (ONE[:90],), ImageError, "the PNG image cannot be read"),
     ("a", (b"RIFF....WAVEfmt ",), ImageError, "not an image"),
     ("a", (b"",), ImageError, "there is no data"),
-    ("a [img-0]", (ONE,), OptionError, "needs a text behind the last image"),
-    ((1, 2), (ONE,), ChaskiError, r"takes images in texts|needs a text behind"),
+    ("a [img-0]", (ONE,), OptionError, "needs text after the last image"),
+    ((1, 2), (ONE,), ChaskiError, r"takes images in texts|needs text after"),
     ((1, -1, -1, -1, 2), (ONE,), UnsupportedError, "takes images in texts, not among token ids"),
     ("x" * 400, (ONE,), ContextLengthError, "the prompt has 404 tokens, .*the context holds 254"),
 ]
@@ -168,7 +168,7 @@ def test_what_llama_cpp_is_told(channel: LlamaCppChannel, files: tuple[Path, Pat
 
 
 def test_a_projector_that_is_not_there(files: tuple[Path, Path], tmp_path: Path) -> None:
-    missing = pytest.raises(ModelNotFoundError, match=r"no projector file .*none\.gguf")
+    missing = pytest.raises(ModelNotFoundError, match=r"the projector file .*none\.gguf")
     with Worker(files[0], projector=str(tmp_path / "none.gguf")) as worker, missing:
         worker.info()
 
