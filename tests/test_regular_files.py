@@ -68,7 +68,7 @@ def test_readers_refuse_what_is_no_file(tmp_path: Path, reader: str, kind: str) 
     (found,) = results
     expected = OSError if reader == "block" else chaski.ChaskiError
     assert isinstance(found, expected), found
-    assert "regular file" in str(found) or "no file" in str(found) or "no projector file" in str(found)
+    assert "regular file" in str(found) or "no file" in str(found) or "does not exist" in str(found)
 
 
 def test_open_descriptors_are_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The guide: prewritten answers in a model's file, to which the model is held in conversations.
+"""The guide: prewritten answers in a model's file. In conversations the model is held to them.
 
 The loader asks `guide_of` for the guide of a file, and gives `Guide.steered` to the model's prompts. Nothing
 else knows that guides exist.

@@ -1,10 +1,10 @@
 """The texts of a guide's answers, and how the vector of a question chooses one of them.
 
-A guide's file contains a second GGUF file as the value of a key: a sentence embedding model, whose
-metadata hold the answers. The probability of an answer is a softmax over `scale · (row · x) + bias` for the
-vector x of the question; each answer has a row of int8, a scale and a bias. The most likely answer is given
-if its probability is high enough. Otherwise two answers are given, or the most likely page; answers that
-need care (they remove something) are not among the two.
+The GGUF file of a guide contains a second GGUF file as the value of a metadata key. This file is a sentence
+embedding model, and its metadata contain the answers. The probability of an answer is a softmax over `scale ·
+(row · x) + bias`, where x is the vector of the question; each answer has an int8 row, a scale and a bias. If
+the probability of the most likely answer is high enough, that answer is given. Otherwise two answers are
+given, or the most likely page. Answers that need care because they remove something are never among the two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWERS = "chaski.answers"
 
 
 class AnswerTexts(Struct, frozen=True):
-    """The n answers of a file, and the numbers that choose one of them.
+    """The n answers of a file, and the parameters that choose one of them.
 
     texts         the answers
     pages         the page with more about each answer
@@ -54,7 +54,7 @@ class AnswerTexts(Struct, frozen=True):
 
     @classmethod
     def of(cls, file: GGUFFile) -> AnswerTexts:
-        """Read the answers. Raises GGUFError for a key that is missing or has another type or length."""
+        """Read the answers. Raises GGUFError for a key that is missing or has the wrong type or length."""
         texts = list(file.get("answers.texts", list[str]))
         pages = list(file.get("answers.pages", list[str]))
         is_careful = np.asarray(file.get("answers.is_careful", list[bool]))
@@ -63,7 +63,10 @@ class AnswerTexts(Struct, frozen=True):
         count = len(texts)
         lengths = {len(pages), len(is_careful), len(scales), len(biases)}
         if not count or lengths != {count} or rows.dtype != np.int8 or len(rows) % count:
-            raise GGUFError(f"{file.path}: its answers and what chooses them have different lengths")
+            raise GGUFError(
+                f"{file.path}: the guide's answers and the arrays that choose among them have different "
+                "lengths; get a complete copy of the file"
+            )
         return cls(
             texts,
             pages,
@@ -102,16 +105,17 @@ class AnswerTexts(Struct, frozen=True):
 
 
 def spread(text: str, words: Collection[str] = ()) -> str:
-    """Return a text as encoders of answers read it: lower case, a space before each word and other sign.
+    """Return a text in the form that encoders of answers read: lower case, with a space before each word and
+    each other sign.
 
-    Words with a typing error become the ones of `words` that were meant.
+    Misspelled words are replaced by the words of `words` that were meant.
     """
     parted = "".join(f" {word}" for word in re.findall(r"[^\W_]+|[^\w\s]|_", text.lower()))
     return spelled(parted, words)
 
 
 def _filled(text: str, **values: str) -> str:
-    """Return a text with values instead of their names in braces; other braces stay."""
+    """Return a text with its names in braces replaced by values; other braces stay."""
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     return text

@@ -30,9 +30,9 @@ class Encoder(Protocol):
 
 
 class Guide:
-    """The answers of a model's file, and their encoder, which is loaded for the first question.
+    """The answers of a model's file, and their encoder, which is loaded when the first question arrives.
 
-    `open_encoder` loads it. Safe to use from several threads.
+    `open_encoder` loads the encoder. Safe to use from several threads.
     """
 
     def __init__(self, file: GGUFFile, open_encoder: Callable[[GGUFFile], Encoder]) -> None:
@@ -44,7 +44,7 @@ class Guide:
     def steered(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options that hold the model to the answer to the last message, if a user wrote it.
 
-        Options that constrain the answer already stay as they are. Raises what `find` raises.
+        Options that already constrain the answer are not changed. Raises what `find` raises.
         """
         last = messages[-1] if messages else {}
         question = _text(last.get("content"))
@@ -53,9 +53,9 @@ class Guide:
         return {**options, "choice": [self.find(question)]}
 
     def find(self, question: str) -> str:
-        """Return the answer to a question; an unclear question gets one, too.
+        """Return the answer to a question. An unclear question gets an answer too.
 
-        Raises GGUFError for a damaged file, and what loading the encoder raises.
+        Raises GGUFError for a damaged file, and the errors of loading the encoder.
         """
         text = spread(question, self._texts.words)
         with self._lock:
@@ -63,7 +63,10 @@ class Guide:
                 self._encoder = self._open_encoder(open_inside(self._path, ANSWERS))
             (vector,) = self._encoder.embed([text], truncate=True)
         if len(vector) != self._texts.rows.shape[1]:
-            raise GGUFError(f"{self._path}: its answers are not for vectors of {len(vector)} elements")
+            raise GGUFError(
+                f"{self._path}: the encoder returns vectors of {len(vector)} elements, but the answers need "
+                "another length; get a correct copy of the file"
+            )
         return self._texts.chosen(self._texts.probabilities(np.asarray(vector, np.float32)))
 
     def close(self) -> None:
@@ -78,7 +81,9 @@ class Guide:
 
 
 def guide_of(file: GGUFFile, open_encoder: Callable[[GGUFFile], Encoder]) -> Guide | None:
-    """Return the guide of a model's file; None if it has none, or if the environment turns guides off."""
+    """Return the guide of a model's file, or None if the file has no guide or the environment turns guides
+    off.
+    """
     if ANSWERS not in file.metadata or not Environment.read().answers:
         return None
     return Guide(file, open_encoder)

@@ -1,4 +1,4 @@
-"""Correction of typing errors: a word becomes the known word that is one error away."""
+"""Correction of typing errors: a misspelled word becomes the known word that is one error away."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from collections.abc import Collection, Iterable, Iterator
 
 __all__ = ["known_words", "spelled"]
 
-# Shorter words are one slip away from too many others; two swapped letters are a surer sign.
+# Shorter words are one error away from too many other words. Two swapped letters are a stronger sign of an
+# error.
 _SHORTEST, _SHORTEST_SWAPPED = 5, 4
-# A longer text is no word, and only this many words of a question are looked at: more would take long.
+# A longer text is not a word. Only this many words of a question are checked, since checking more would take
+# too long.
 _LONGEST, _MOST_WORDS = 24, 100
 _SPACE = "Ġ"
 
 
 def known_words(tokens: Iterable[str]) -> frozenset[str]:
-    """Return the words of a byte-level vocabulary in lower case: its tokens with a space before them."""
+    """Return the words of a byte-level vocabulary in lower case. These are its tokens that begin with a
+    space.
+    """
     begun = (token.removeprefix(_SPACE) for token in tokens if token.startswith(_SPACE))
     return frozenset(word for word in begun if word.isascii() and word.isalpha())
 
@@ -24,9 +28,9 @@ def known_words(tokens: Iterable[str]) -> frozenset[str]:
 def spelled(text: str, words: Collection[str]) -> str:
     """Return a text in lower case in which known words replace words that are one typing error away.
 
-    An error swaps two neighbours, or drops or adds a letter after the first one. A wrong letter stays, since
-    too many unknown words differ from a known one by a letter. Very long words stay too, and so do all words
-    after the first hundred.
+    An error swaps two neighboring letters, or drops or adds a letter after the first one. A wrong letter is
+    not corrected, since too many unknown words differ from a known one by one letter. Very long words and all
+    words after the first hundred are not corrected either.
     """
     return re.sub(r"[a-z]+", lambda match: _meant(match[0], words), text, count=_MOST_WORDS)
 
@@ -46,7 +50,7 @@ def _swapped(word: str) -> Iterator[str]:
 
 
 def _completed(word: str) -> Iterator[str]:
-    """Words with one letter more."""
+    """Yield the word with one letter added."""
     for at in range(1, len(word) + 1):
         for letter in string.ascii_lowercase:
             yield word[:at] + letter + word[at:]

@@ -1,4 +1,5 @@
-"""Images before a model sees them: files to pixels, and the published ways from pixels to encoders.
+"""Image preprocessing: files become pixels, and pixels become the inputs of encoders, as published for each
+model.
 
 Pixels are uint8 arrays (height, width, 3), RGB. Sizes are (height, width).
 """

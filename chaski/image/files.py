@@ -1,4 +1,6 @@
-"""Image files to pixels, within limits: PNG, JPEG, WebP, GIF and BMP, of several pictures the first."""
+"""Decoding of image files within limits: PNG, JPEG, WebP, GIF and BMP. A file with several pictures yields
+the first one.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ __all__ = ["MAX_BYTES", "MAX_PIXELS", "Pixels", "image_format", "open_image"]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 MAX_BYTES = 32 << 20
-# Photos of phones fit; decoding this many pixels needs about a gigabyte for a moment.
+# Phone photos are smaller. Decoding this many pixels briefly needs about a gigabyte.
 MAX_PIXELS = 64_000_000
 
 _SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"BM": "BMP"}
-# Opened by their class, since `PIL.Image.open` judges sizes before we can say our own limit.
+# Opened by class, since `PIL.Image.open` applies its own size limit before ours can be checked.
 _READERS = {
     "PNG": ("PIL.PngImagePlugin", "PngImageFile"),
     "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile"),
@@ -33,15 +35,15 @@ _READERS = {
     "GIF": ("PIL.GifImagePlugin", "GifImageFile"),
     "BMP": ("PIL.BmpImagePlugin", "BmpImageFile"),
 }
-_ORIENTATION = 0x0112  # of EXIF: how the camera was held
+_ORIENTATION = 0x0112  # EXIF tag: the orientation of the camera
 
 
 def open_image(data: bytes, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """The picture in a file, upright, (height, width, 3).
+    """Return the picture in a file, upright, as (height, width, 3).
 
-    Transparent parts show white, as in Hugging Face's processors. Of 16 bits a channel the upper 8 count.
-    Color profiles are not applied. Raises ImageError for a file that is not an image, is cut off or damaged,
-    or exceeds a limit; the number of pixels is checked before they are decoded.
+    Transparent parts become white, as in Hugging Face's processors. Channels of 16 bits are reduced to their
+    upper 8 bits. Color profiles are not applied. Raises ImageError for a file that is not an image, is
+    truncated or damaged, or exceeds a limit. The number of pixels is checked before decoding.
     """
     if len(data) > max_bytes:
         raise ImageError(f"the image has {len(data)} bytes; at most {max_bytes} are allowed")
@@ -55,12 +57,14 @@ def open_image(data: bytes, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_PI
             return np.asarray(_rgb(_upright(file)))
     except ImageError:
         raise
-    except Exception as error:  # hostile bytes make the decoders raise nearly anything
+    except Exception as error:  # hostile bytes can make the decoders raise almost any exception
         raise ImageError(f"the {kind} image cannot be read: {error}") from error
 
 
 def image_format(data: bytes) -> str:
-    """PNG, JPEG, WebP, GIF or BMP, by how the file begins. Raises ImageError for anything else."""
+    """Return PNG, JPEG, WebP, GIF or BMP, judged by the first bytes of the file. Raises ImageError for
+    anything else.
+    """
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "WebP"
     for signature, kind in _SIGNATURES.items():
@@ -87,7 +91,7 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def _upright(image: Image) -> Image:
-    """Turned and mirrored as its orientation says."""
+    """Return the image rotated and mirrored as its orientation tag requires."""
     from PIL.Image import Transpose
 
     turns = {
@@ -101,7 +105,7 @@ def _upright(image: Image) -> Image:
     }
     try:
         turn = turns.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # unreadable notes of a camera do not change the picture
+    except Exception:  # an unreadable EXIF block does not affect the picture
         return image
     return image if turn is None else image.transpose(turn)
 
@@ -119,7 +123,7 @@ def _rgb(image: Image) -> Image:
 
 
 def _upper_bits(image: Image) -> Pixels:
-    """A grey picture of 16 bits by its upper eight; the one value that is transparent shows white."""
+    """Return a 16-bit grey picture reduced to its upper eight bits; its transparent value becomes white."""
     grey = np.asarray(image)
     hidden = image.info.get("transparency")
     return (np.where(grey == hidden, 0xFFFF, grey) >> 8).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The published ways from a picture to tiles in a grid, for encoders that have a list of grids."""
+"""The published ways to cut a picture into a grid of tiles, for encoders that define a list of grids."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = ["SpareTiles", "in_grid", "in_rounded_tiles", "in_spare_tiles"]
 
 
 def in_grid(pixels: Pixels, edge: int, canvases: Sequence[Size], normal: Normal) -> tuple[Values, Size]:
-    """LLaVA 1.6's way: in proportion on the best of the canvases, black around it; and all in one square.
+    """Fit the picture on the best canvas with black around it, and also in one square, as LLaVA 1.6 does.
 
-    Returns the square and the tiles of the canvas, (1 + count, edge, edge, 3), and their rows and columns.
+    Returns the square followed by the tiles of the canvas, (1 + count, edge, edge, 3), and the numbers of
+    rows and columns of tiles.
     """
     size = pixels.shape[0], pixels.shape[1]
     canvas = _best_canvas(size, canvases)
@@ -32,7 +33,7 @@ def in_grid(pixels: Pixels, edge: int, canvases: Sequence[Size], normal: Normal)
 
 
 def _best_canvas(size: Size, canvases: Sequence[Size]) -> Size:
-    """The canvas that shows the most of the picture's pixels; of equal ones the smallest."""
+    """Return the canvas that preserves the most pixels of the picture; among equal ones, the smallest."""
 
     def usefulness(canvas: Size) -> tuple[int, int]:
         scale = min(canvas[1] / size[1], canvas[0] / size[0])
@@ -43,7 +44,9 @@ def _best_canvas(size: Size, canvases: Sequence[Size]) -> Size:
 
 
 def _inside(size: Size, canvas: Size) -> Size:
-    """The size in proportion that fills the canvas one way, rounded up the other way."""
+    """Return the size that keeps the proportions and fills the canvas in one direction, rounded up in the
+    other.
+    """
     by_height, by_width = canvas[0] / size[0], canvas[1] / size[1]
     if by_width < by_height:
         return min(ceil(size[0] * by_width), canvas[0]), canvas[1]
@@ -68,10 +71,10 @@ class SpareTiles(Struct, frozen=True):
 
 
 def in_spare_tiles(pixels: Pixels, tiling: SpareTiles, normal: Normal) -> tuple[list[Values], Size]:
-    """LFM2-VL's way: all of the picture in its proportions; after the tiles of a large one.
+    """Resize the whole picture in proportion, and precede it with tiles if it is large, as LFM2-VL does.
 
-    Returns the tiles and the whole, and the rows and columns of the tiles, (1, 1) where there are none.
-    Raises ImageError for sides too unequal to be shown with the rows that there may be.
+    Returns the tiles followed by the whole picture, and the rows and columns of the tiles, which are (1, 1)
+    if there are no tiles. Raises ImageError if the sides are too unequal for the allowed number of rows.
     """
     size = pixels.shape[0], pixels.shape[1]
     whole = [normalize(resize(pixels, _whole_size(size, tiling), "bilinear"), normal.mean, normal.std)]
@@ -85,7 +88,7 @@ def in_spare_tiles(pixels: Pixels, tiling: SpareTiles, normal: Normal) -> tuple[
 
 
 def _whole_size(size: Size, tiling: SpareTiles) -> Size:
-    """The size in proportion and in whole squares that has not too few rows and not too many."""
+    """Return the size in proportion and in whole squares whose number of rows is within the limits."""
     unit, area = tiling.unit, size[0] * size[1]
     least, most = tiling.tokens.start * unit**2, (tiling.tokens.stop - 1) * unit**2
     height, width = (max(unit, round(side / unit) * unit) for side in size)
@@ -97,15 +100,17 @@ def _whole_size(size: Size, tiling: SpareTiles) -> Size:
         height, width = (ceil(side * ratio / unit) * unit for side in size)
     if height * width > most:
         raise ImageError(
-            f"the image has {size[1]} x {size[0]} pixels: its sides are too unequal for this model"
+            f"the image has {size[1]} x {size[0]} pixels: its sides are too unequal for this model; crop it"
         )
     return height, width
 
 
 def in_rounded_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple[Values, Size]:
-    """Llama 4's way: as Llama 3.2's; after several tiles all of the picture in one; values in BF16.
+    """Cut the picture into tiles as Llama 3.2 does, append the whole picture if there are several, and round
+    to BF16, as Llama 4 does.
 
-    Returns the tiles row by row (count, edge, edge, 3), and their rows and columns without that of the whole.
+    Returns the tiles row by row (count, edge, edge, 3), and the rows and columns without the tile of the
+    whole picture.
     """
     size = pixels.shape[0], pixels.shape[1]
     rows, columns = best_grid(size, edge, max_tiles)
@@ -119,9 +124,10 @@ def in_rounded_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) 
 
 
 def _fit_in_single(size: Size, canvas: Size, edge: int) -> Size:
-    """The size in proportion that fills the canvas one way; small pictures are enlarged up to a tile.
+    """Return the size that keeps the proportions and fills the canvas in one direction; small pictures are
+    enlarged to at most one tile.
 
-    The published processor computes in single precision with a side that the canvas limits.
+    The published processor computes in single precision if the canvas limits a side.
     """
     target = [min(max(side, edge), limit) for side, limit in zip(size, canvas, strict=True)]
     by_height, by_width = (
@@ -134,7 +140,7 @@ def _fit_in_single(size: Size, canvas: Size, edge: int) -> Size:
 
 
 def _in_bf16(pixels: Pixels, normal: Normal) -> Values:
-    """0..255 to 0..1, then less the mean and divided by the deviation, each result rounded to BF16."""
+    """Scale 0..255 to 0..1, subtract the mean and divide by the deviation; round each result to BF16."""
     levels = np.arange(256, dtype=np.float32)[:, None] * np.float32(1 / 255)
     mean, std = (_rounded(np.asarray(each, np.float32)) for each in (normal.mean, normal.std))
     table = _rounded(_rounded(_rounded(levels) - mean) / std)
@@ -143,6 +149,6 @@ def _in_bf16(pixels: Pixels, normal: Normal) -> Values:
 
 
 def _rounded(values: Values) -> Values:
-    """The nearest numbers of BF16, of two the even one."""
+    """Return the nearest BF16 numbers; ties go to the even one."""
     bits = values.view(np.uint32)
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)

@@ -1,6 +1,6 @@
-"""The published ways from a picture to an encoder's input, one function each; models say with which sizes.
+"""The published preprocessing of each encoder, one function each. Models define the sizes.
 
-Checked number by number against Hugging Face's processors on Pillow (tests/image).
+tests/image compares every number with Hugging Face's processors on Pillow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_UNEQUAL = 200
 
 
 class Normal(Struct, frozen=True):
-    """Mean and deviation of each channel, of values from 0 to 1, that become 0 and 1."""
+    """Mean and deviation of each channel, for values from 0 to 1; they become 0 and 1."""
 
     mean: Triple
     std: Triple
@@ -56,14 +56,14 @@ CLIP = Normal((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27
 
 
 def squared(pixels: Pixels, edge: int, filter: Filter, normal: Normal) -> Values:
-    """SigLIP's way, also Gemma 3's: all of the picture in a square, whatever its proportions."""
+    """Resize the whole picture to a square, whatever its proportions, as SigLIP and Gemma 3 do."""
     return normalize(resize(pixels, (edge, edge), filter), normal.mean, normal.std)
 
 
 def centered(pixels: Pixels, edge: int, normal: Normal, is_padded: bool = False) -> Values:
-    """CLIP's way, also LLaVA's: the shorter side to `edge`, then the middle square of it.
+    """Resize the shorter side to `edge` and cut out the middle square, as CLIP and LLaVA do.
 
-    With `is_padded` the picture is first made square by bars in the mean color, so that nothing is lost.
+    With `is_padded` the picture is first made square with bars in the mean color, so that no part is lost.
     """
     if is_padded:
         pixels = _padded_square(pixels, normal.color)
@@ -74,7 +74,9 @@ def centered(pixels: Pixels, edge: int, normal: Normal, is_padded: bool = False)
 
 
 def in_patches(pixels: Pixels, longest_edge: int, patch: int, normal: Normal) -> Values:
-    """Pixtral's way: at most `longest_edge`, in proportion, then up to whole patches. Any number of them."""
+    """Shrink in proportion to at most `longest_edge`, then round up to whole patches, as Pixtral does. The
+    number of patches is not limited otherwise.
+    """
     height, width = pixels.shape[:2]
     ratio = max(height / longest_edge, width / longest_edge)
     if ratio > 1:
@@ -84,9 +86,10 @@ def in_patches(pixels: Pixels, longest_edge: int, patch: int, normal: Normal) ->
 
 
 def filled(pixels: Pixels, square: int, max_squares: int, normal: Normal) -> Values:
-    """Gemma 4's way: as many squares of `square` pixels as are allowed, in about the same proportions.
+    """Resize to as many squares of `square` pixels as allowed, in about the same proportions, as Gemma 4
+    does.
 
-    Small pictures are enlarged. The narrowest have one row or column of squares.
+    Small pictures are enlarged. The narrowest pictures get one row or column of squares.
     """
     height, width = pixels.shape[:2]
     scale = math.sqrt(max_squares * square**2 / (height * width))
@@ -99,15 +102,17 @@ def filled(pixels: Pixels, square: int, max_squares: int, normal: Normal) -> Val
 
 
 def in_bounds(pixels: Pixels, square: int, smallest: int, largest: int, normal: Normal) -> Values:
-    """Qwen's way: whole squares, nearly in proportion, of `smallest` to `largest` pixels in all.
+    """Resize to whole squares, nearly in proportion, with `smallest` to `largest` pixels in total, as Qwen
+    does.
 
-    Raises ImageError for a picture that is more than 200 times as long as it is wide, as others do.
+    Raises ImageError for a picture with one side more than 200 times as long as the other, as other engines
+    do.
     """
     height, width = pixels.shape[:2]
     if max(height, width) > _MOST_UNEQUAL * min(height, width):
         raise ImageError(
             f"the image has {width} x {height} pixels: for this model one side must not be more than "
-            f"{_MOST_UNEQUAL} times as long as the other"
+            f"{_MOST_UNEQUAL} times as long as the other; crop it"
         )
     size = round(height / square) * square, round(width / square) * square
     if size[0] * size[1] > largest:
@@ -124,9 +129,9 @@ def _shrunk(edge: float, square: int) -> int:
 
 
 def in_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple[Values, Size]:
-    """Llama 3.2's way: in proportion on the best canvas of tiles, with black below or next to it.
+    """Fit in proportion on the best canvas of tiles, with black below or to the right, as Llama 3.2 does.
 
-    Returns the tiles (count, edge, edge, 3), and their rows and columns.
+    Returns the tiles (count, edge, edge, 3), and the rows and columns of tiles.
     """
     size = pixels.shape[0], pixels.shape[1]
     rows, columns = best_grid(size, edge, max_tiles)
@@ -137,10 +142,11 @@ def in_tiles(pixels: Pixels, edge: int, max_tiles: int, normal: Normal) -> tuple
 
 
 def in_aspect_tiles(pixels: Pixels, edge: int, counts: range, normal: Normal) -> Values:
-    """InternVL's way: stretched over the grid of `counts` tiles whose proportions are most like its own.
+    """Stretch over the grid of `counts` tiles whose proportions are closest to the picture's, as InternVL
+    does.
 
-    Returns the tiles row by row and, where there are several, all of the picture after them
-    (count, edge, edge, 3).
+    Returns the tiles row by row and, if there are several, the whole picture after them (count, edge, edge,
+    3).
     """
     rows, columns = likest_grid(pixels, edge, counts)
     canvas = resize(pixels, (rows * edge, columns * edge), "bicubic")
@@ -151,9 +157,10 @@ def in_aspect_tiles(pixels: Pixels, edge: int, counts: range, normal: Normal) ->
 
 
 def likest_grid(pixels: Pixels, edge: int, counts: range) -> Size:
-    """Rows and columns in the proportions nearest to those of the picture.
+    """Return the rows and columns whose proportions are nearest to those of the picture.
 
-    Of equal ones it is the last that the picture fills by half, in the order of their tiles and columns.
+    Grids are tried in the order of their number of tiles, then of columns. Among equally near ones the last
+    grid that the picture fills by half wins.
     """
     height, width = pixels.shape[:2]
     sides = range(1, counts.stop)
@@ -170,10 +177,11 @@ def likest_grid(pixels: Pixels, edge: int, counts: range) -> Size:
 def in_slices(
     pixels: Pixels, edge: int, patch: int, max_slices: int, normal: Normal
 ) -> tuple[list[Values], Size]:
-    """MiniCPM-V's way: in its own proportions, as many pixels as a square of `edge` has, in whole patches.
+    """Resize in proportion to as many pixels as a square of `edge` contains, in whole patches, as MiniCPM-V
+    does.
 
-    Returns all of the picture and after it, where it is larger than that, slices of it row by row, each of
-    as many pixels; and the rows and columns of slices, (0, 0) where there are none.
+    Returns the whole picture and, if it is larger than that, its slices row by row after it, each with that
+    many pixels; and the rows and columns of slices, (0, 0) if there are no slices.
     """
     size = pixels.shape[0], pixels.shape[1]
     grid = _slices(size, edge, max_slices)
@@ -188,7 +196,9 @@ def in_slices(
 
 
 def _slices(size: Size, edge: int, most: int) -> Size | None:
-    """Rows and columns of about as many slices as squares of `edge` fit in, nearest in proportion."""
+    """Return the rows and columns of slices with the nearest proportions; their number is about the number of
+    `edge` squares that fit in the picture.
+    """
     wanted = min(math.ceil(size[0] * size[1] / (edge * edge)), most)
     if wanted <= 1:
         return None
@@ -204,7 +214,7 @@ def _slices(size: Size, edge: int, most: int) -> Size | None:
 
 
 def _whole_patches(size: tuple[float, float], edge: int, patch: int, is_enlarged: bool) -> Size:
-    """The size in proportion with as many pixels as a square of `edge`, each side in whole patches."""
+    """Return the size in proportion with as many pixels as a square of `edge`, each side in whole patches."""
     height, width = size
     if is_enlarged or height * width > edge * edge:
         ratio = width / height
@@ -218,10 +228,11 @@ def _multiple(length: float, divisor: int) -> int:
 
 
 def in_split_tiles(pixels: Pixels, edge: int, longest_edge: int, normal: Normal) -> tuple[Values, Size]:
-    """Idefics 3's and SmolVLM's way: the longer side to `longest_edge`, then both up to whole tiles.
+    """Resize the longer side to `longest_edge`, then both sides up to whole tiles, as Idefics 3 and SmolVLM
+    do.
 
-    Returns the tiles row by row with all of the picture as one tile after them, (count, edge, edge, 3), and
-    their rows and columns. A picture that is one tile comes alone, with (0, 0).
+    Returns the tiles row by row, then the whole picture as one tile, (count, edge, edge, 3), and the rows and
+    columns. A picture of one tile has no tile of the whole, and (0, 0) as rows and columns.
     """
     fitted = resize(pixels, _even_size(pixels, longest_edge), "lanczos")
     height, width = fitted.shape[:2]
@@ -242,7 +253,7 @@ def in_split_tiles(pixels: Pixels, edge: int, longest_edge: int, normal: Normal)
 
 
 def _even_size(pixels: Pixels, longest_edge: int) -> Size:
-    """The size in proportion whose longer side is that, and whose other side is even."""
+    """Return the size in proportion whose longer side is `longest_edge` and whose other side is even."""
     height, width = pixels.shape[:2]
     ratio = width / height
     is_wide = width >= height
@@ -258,7 +269,9 @@ def _padded_square(pixels: Pixels, color: tuple[int, int, int]) -> Pixels:
 
 
 def best_grid(size: Size, edge: int, max_tiles: int) -> Size:
-    """Rows and columns of the canvas that enlarges least, else shrinks least; of equal ones the smallest."""
+    """Return the rows and columns of the canvas that enlarges least or, if none enlarges, shrinks least;
+    among equal ones, the smallest.
+    """
     counts = range(1, max_tiles + 1)
     grids = [grid for grid in product(counts, counts) if grid[0] * grid[1] <= max_tiles]
     scales = {grid: min(grid[0] * edge / size[0], grid[1] * edge / size[1]) for grid in grids}
@@ -268,7 +281,9 @@ def best_grid(size: Size, edge: int, max_tiles: int) -> Size:
 
 
 def _fit_canvas(size: Size, canvas: Size, edge: int) -> Size:
-    """The size in proportion that fills the canvas one way; small pictures are enlarged up to a tile."""
+    """Return the size that keeps the proportions and fills the canvas in one direction; small pictures are
+    enlarged to at most one tile.
+    """
     (height, width), target = size, tuple(np.clip(size, edge, canvas).tolist())
     by_height, by_width = target[0] / height, target[1] / width
     if by_width < by_height:

@@ -12,7 +12,9 @@ __all__ = ["Patches", "in_squares"]
 
 
 class Patches(Struct, frozen=True):
-    """pixels (n, elements of a patch), row and column (n,) of each; grid: rows and columns of squares."""
+    """Patches of a picture. pixels (n, elements of a patch); row and column (n,) of each patch; grid: rows
+    and columns of squares.
+    """
 
     pixels: npt.NDArray[np.float32]
     row: npt.NDArray[np.int32]
@@ -21,7 +23,9 @@ class Patches(Struct, frozen=True):
 
 
 def in_squares(values: Values, patch: int, square: int) -> Patches:
-    """Cut normalized pixels into patches, those of a square of `square` by `square` one after the other."""
+    """Cut normalized pixels into patches, with the patches of each `square` by `square` square next to each
+    other.
+    """
     cut = patches(values, patch)
     rows, columns = cut.shape[0] // square, cut.shape[1] // square
     row, column = np.indices(cut.shape[:2], np.int32).reshape(2, rows, square, columns, square)

@@ -123,7 +123,7 @@ def test_an_image_must_be_whole_patches(size: int, tmp_path: Path) -> None:
 
 
 def test_a_projector_that_is_not_there() -> None:
-    with pytest.raises(ModelNotFoundError, match=r"no projector file .*nowhere\.gguf"):
+    with pytest.raises(ModelNotFoundError, match=r"the projector file .*nowhere\.gguf"):
         chaski.load(GEMMA, projector="nowhere.gguf")
 
 
