@@ -113,7 +113,9 @@ def _read_adapter_config(folder: Path) -> Config:
         config.expect(key, False)
     for key in _UNSUPPORTED_LISTS:
         if config.values.get(key):
-            raise UnsupportedError(f"{path}: {key!r} is {config.values[key]!r:.80}, which GGUF cannot say")
+            raise UnsupportedError(
+                f"{path}: {key!r} is {config.values[key]!r:.80}, which GGUF cannot express"
+            )
     if config.values.get("alora_invocation_tokens"):
         raise UnsupportedError(f"{path}: an adapter that tokens switch on (aLoRA) cannot be converted")
     start = config.values.get("init_lora_weights")
@@ -171,7 +173,7 @@ def _read_pairs(config: Config, path: Path) -> dict[str, Pair]:
             raise ModelError(f"{path}: {module!r:.200} is there twice, with other prefixes")
         pairs[name] = _pair(config, module, half["A"], half["B"])
     if not pairs:
-        raise ModelError(f"{path}: there are no tensors")
+        raise ModelError(f"{path}: it has no tensors")
     return pairs
 
 

@@ -112,14 +112,14 @@ def plain_name(name: str) -> str:
 
 
 def _target(config: Config, family: Family, folder: Path | None) -> DraftTarget | None:
-    """The target of a draft; an error for a draft without one, and for a target of what is no draft."""
+    """Return the target of a draft. Raises for a draft without a target, and for a target without a draft."""
     if family.needs_target and folder is None:
         raise ModelError(
             f"{config.path}: this is a draft, and its tokenizer that of its target: name the folder of the "
             "checkpoint that it was trained for (chaski convert --target FOLDER)"
         )
     if not family.needs_target and folder is not None:
-        raise ModelError(f"{config.path}: this is no draft, so it has no target: convert it without {folder}")
+        raise ModelError(f"{config.path}: only a draft takes a target; convert without {folder}")
     return None if folder is None else DraftTarget.of(folder)
 
 
@@ -128,8 +128,8 @@ def _known_task(config: Config, family: Family, task: str) -> str:
     if task in known:
         return task
     if not known:
-        raise ModelError(f"{config.path}: there are no adapters for tasks: convert it without a task")
-    raise ModelError(f"{config.path}: there is no adapter for {task!r:.80}; tasks are {', '.join(known)}")
+        raise ModelError(f"{config.path}: it has no adapters for tasks: convert it without a task")
+    raise ModelError(f"{config.path}: it has no adapter for {task!r:.80}; tasks are {', '.join(known)}")
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class Config:
         if kind is int and not -_LARGEST <= value <= _LARGEST:
             raise ModelError(f"{self.path}: {key!r} is {value}; no size is as large")
         if kind is float and not math.isfinite(value):
-            raise ModelError(f"{self.path}: {key!r} is {value}, which is no number")
+            raise ModelError(f"{self.path}: {key!r} is {value}, which is not a number")
         return value
 
     def count(self, key: str, default: int | None = None) -> int:

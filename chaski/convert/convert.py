@@ -61,7 +61,7 @@ def convert(
     """Convert the checkpoint in `folder` to the GGUF file `out`, which appears once it is complete.
 
     type: a name of `mixture.MIXTURES`. progress: is called with the bytes that are written, and those of all.
-    projector: a file of its own for the encoder of images, as llama.cpp reads it; else `out` has both, as
+    projector: a separate file for the encoder of images, as llama.cpp reads it; otherwise `out` has both, as
     Ollama does. target: the checkpoint that a draft was trained for; its weights need not be there. task:
     that whose adapter is merged with the weights, in a checkpoint that has some. No more than a part of one
     tensor is in memory at a time. Raises ModelError, TokenizerError, FormatError or UnsupportedError for a
@@ -83,7 +83,7 @@ def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path 
     files = [(out, _metadata(checkpoint, mixture, arch), list(checkpoint.plan))]
     if projector is not None:
         if vision is None:
-            raise ModelError(f"{folder}: there is no encoder of images that could be converted")
+            raise ModelError(f"{folder}: the checkpoint has no encoder of images that could be converted")
         entries = _general("clip", "mmproj", folder, mixture.number)
         entries |= {f"clip.{key}": value for key, value in vision.projector(config).items()}
         entries["clip.has_vision_encoder"] = True
@@ -130,7 +130,7 @@ def _metadata(checkpoint: Checkpoint, mixture: Mixture, architecture: str) -> Me
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Metadata:
-    """The tokenizer of the checkpoint, or of its target, with as many tokens as it has embeddings itself."""
+    """Return the tokenizer of the checkpoint or of its target, with one token for each embedding."""
     folder, config, family, target = (
         checkpoint.folder,
         checkpoint.config,

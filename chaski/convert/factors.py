@@ -26,7 +26,7 @@ F32: TypeAlias = NDArray[np.float32]
 
 
 class Pair(Struct, frozen=True):
-    """The factors of a matrix of the checkpoint, by which scale · second @ first is added to it.
+    """The factors of a change to a matrix of the checkpoint: scale · second @ first.
 
     first: A, (rank, columns). second: B, (rows, rank).
     """

@@ -33,14 +33,14 @@ __all__ = [
 ]
 
 
-# The encoder of images and what joins it to the text model: GGUF has them in a file of their own.
+# The encoder of images and its projection to the text model. GGUF stores them in a separate file.
 VISION_TENSORS = (r"vision_(tower|model)\..*", r"(multi_modal_projector|mlp1)\..*")
 
 
 class VisionFamily(Struct, frozen=True):
     """The conversion of an architecture's image encoder to GGUF.
 
-    It stands in the file of the text model, or in one of its own as llama.cpp reads it: a projector.
+    It is part of the text model's file, or a separate file as llama.cpp reads it: a projector.
     metadata: for the first, keys without the architecture before them. projector: the same for the second.
     tensors: under llama.cpp's names. names: Ollama's parts of names for llama.cpp's, for the first.
     architecture: what the first is called, where that is not the text model's name.
@@ -74,19 +74,19 @@ class Family(Struct, frozen=True):
 
     architecture: GGUF's name of it. metadata: from its configuration, keys without the architecture before
     them. tensors: all that the file shall have, given the names that the checkpoint has.
-    unused: patterns of names of the checkpoint that are no part of the text model.
+    unused: patterns of names of the checkpoint outside the text model.
     vision: its encoder of images, for checkpoints that configure one.
     defaults: settings that its configurations may leave out.
-    num_extra_tokens: embeddings behind those of the vocabulary, of tokens that have no logits.
-    embeds: it makes embeddings, so dense layers of sentence-transformers beside the weights go with it.
+    num_extra_tokens: embeddings after those of the vocabulary, for tokens without logits.
+    embeds: it makes embeddings, so dense layers of sentence-transformers are converted too.
     has_merges: its readers want the merges of a SentencePiece vocabulary, not the scores.
     pre_tokenizers: what this architecture calls them, where that is not the usual name of the same rule.
     templates: others than the chat template that its models are asked by, by name.
-    observed: settings that only the names of a checkpoint's tensors tell. They go before its configuration's.
+    observed: settings that follow from the names of a checkpoint's tensors. They override its configuration.
     needs_target: it is a draft, with the tokenizer of the model that it proposes for, whose configuration is
     the part `target` of its own.
-    roles: tokens that have a role in the model, whatever the tokenizer says, by GGUF's name of the role.
-    tasks: the names of tasks that a checkpoint has adapters for, of which one can be merged.
+    roles: tokens that have a role in the model regardless of the tokenizer, by GGUF's name of the role.
+    tasks: names of tasks with adapters in the checkpoint; one of them can be merged.
     ineffective: patterns of names that count as absent where all their elements are zero.
     """
 
@@ -212,7 +212,7 @@ def rotation(num_heads: int) -> Arrange:
 def feed_forward(
     config: Config, size: int, part: str = "mlp", suffix: str = "", bias: bool = False
 ) -> Iterator[Row]:
-    """The gated network of that inner size; `suffix`: what GGUF puts behind its names."""
+    """The gated network of that inner size; `suffix`: end of its names in GGUF."""
     hidden = config.get("hidden_size", int)
     for name, rows, columns in (("gate", size, hidden), ("up", size, hidden), ("down", hidden, size)):
         yield Row(f"ffn_{name}{suffix}", f"{part}.{name}_proj", (rows, columns))

@@ -1,4 +1,4 @@
-"""Checkpoints that tell texts apart by labels: cross-encoders, which score a query with a document."""
+"""Checkpoints that classify texts by labels: cross-encoders, which score a query with a document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_classifier(config: Config) -> bool:
 
 
 def label_metadata(config: Config) -> Metadata:
-    """The keys of a model that ranks, with the names of its labels if somebody has given them names."""
+    """The keys of a model that ranks, with the names of its labels if they have names."""
     labels = _labels(config)
     named = {} if labels == ["LABEL_0", "LABEL_1"] else {"classifier.output_labels": labels}
     return {"pooling_type": _RANK, **named}

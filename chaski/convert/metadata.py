@@ -72,7 +72,7 @@ def rope(config: Config, layer_type: str = "full_attention") -> Config:
 
 
 def _rope_metadata(config: Config, truncate: bool, tensors: tuple[str, ...]) -> Metadata:
-    """The base, and how positions are stretched, where that is no tensor."""
+    """The base, and the scaling of positions if it is not a tensor."""
     settings = rope(config)
     entries: Metadata = {}
     if "rope_theta" in settings:
@@ -125,7 +125,7 @@ def _yarn_magnitude(factor: float, scale: float = 1.0) -> float:
 def refuse_attention_factor(config: Config, entries: Metadata) -> Metadata:
     """Return `entries` of a family in whose layers with a window a rope is not stretched.
 
-    Raises UnsupportedError for YaRN with a factor of attention, which GGUF says of all layers at once.
+    Raises UnsupportedError for YaRN with a factor of attention, which GGUF stores only for all layers.
     """
     if "rope.scaling.attn_factor" in entries:
         raise UnsupportedError(

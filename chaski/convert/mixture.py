@@ -37,7 +37,7 @@ _PLAIN = (QuantType.F32, QuantType.F16, QuantType.BF16)
 
 
 class Sizes(Struct, frozen=True):
-    """The sizes that a choice depends on besides names and shapes."""
+    """The sizes that a choice depends on, in addition to names and shapes."""
 
     num_layers: int
     num_experts: int = 0

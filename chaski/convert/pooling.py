@@ -1,4 +1,4 @@
-"""The modules of sentence-transformers behind the states of a checkpoint: a pooling, and dense layers."""
+"""The modules of sentence-transformers that follow a checkpoint's states: a pooling, and dense layers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_modules(config: Config, embeds: bool) -> None:
 
 
 def dense_metadata(config: Config) -> Metadata:
-    """The sizes of the dense layers that are there."""
+    """Return the sizes of the dense layers."""
     entries: Metadata = {}
     for name, module in _dense(config).items():
         entries[f"{name}_feat_in"] = module.get("in_features", int)
@@ -65,14 +65,14 @@ def dense_metadata(config: Config) -> Metadata:
 
 
 def dense_tensors(config: Config) -> Iterator[Mapped]:
-    """The tensors of the dense layers that are there."""
+    """Return the tensors of the dense layers."""
     for name, module in _dense(config).items():
         shape = module.get("out_features", int), module.get("in_features", int)
         yield Mapped(f"{name}.weight", shape, (f"{name}.linear.weight",))
 
 
 def _dense(config: Config) -> dict[str, Config]:
-    """The settings of the dense layers that are there, by GGUF's names.
+    """Return the settings of the dense layers, by GGUF's names.
 
     Raises UnsupportedError for layers that cannot be applied to the states before they are pooled.
     """

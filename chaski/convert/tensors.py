@@ -66,7 +66,7 @@ class Planned(Protocol):
 
 
 def as_it_is(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the view as it is."""
+    """Return the view unchanged."""
     return values
 
 
@@ -76,7 +76,7 @@ def transposed(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def third(index: int, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the rows of queries (0), keys (1) or values (2), where they are as many and stand together."""
+    """Return the rows of queries (0), keys (1) or values (2) from one tensor with equal parts."""
     return values[index * len(values) // 3 : (index + 1) * len(values) // 3]
 
 
@@ -193,7 +193,7 @@ class Adapted(Struct, frozen=True):
 
 
 class Padded(Struct, frozen=True):
-    """A matrix with `extra` rows of zeros behind its own."""
+    """A matrix followed by `extra` rows of zeros."""
 
     mapped: Mapped
     extra: int

@@ -91,7 +91,7 @@ def test_what_few_checkpoints_say_is_kept(tmp_path: Path) -> None:
 def test_a_draft_needs_its_target_and_others_have_none(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="--target FOLDER"):
         convert(DRAFTS / "qwen3", tmp_path / "draft.gguf")
-    with pytest.raises(ModelError, match="this is no draft"):
+    with pytest.raises(ModelError, match="only a draft takes a target"):
         convert(TARGETS["qwen3"], tmp_path / "draft.gguf", target=TARGETS["qwen3"])
     with pytest.raises(ModelNotFoundError, match=r"config\.json"):
         convert(DRAFTS / "qwen3", tmp_path / "draft.gguf", target=tmp_path)

@@ -85,7 +85,7 @@ def test_configurations(folder: Path, name: str) -> None:
     [
         ("config.json", ChaskiError, "config.json: no such file; a checkpoint folder has one"),
         ("model.safetensors", ChaskiError, "no weights"),
-        ("tokenizer.json", TokenizerError, "no tokenizer: neither"),
+        ("tokenizer.json", TokenizerError, "no tokenizer: it has neither"),
     ],
 )
 def test_files_that_are_missing(folder: Path, name: str, kind: type[ChaskiError], message: str) -> None:

@@ -240,7 +240,7 @@ TENSORS: list[tuple[dict[str, NDArray[Any]], type[Exception], str]] = [
         UnsupportedError,
         "is no matrix A or B of LoRA in",
     ),
-    ({}, ModelError, "there are no tensors"),
+    ({}, ModelError, "it has no tensors"),
 ]
 
 

@@ -121,5 +121,5 @@ def test_both_in_one_file_and_each_in_one(tmp_path: Path) -> None:
 def test_a_tokenizer_without_the_break(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "in")
     shutil.copy(DATA / "mistral3" / "tokenizer.json", folder / "tokenizer.json")
-    with pytest.raises(ModelError, match=r"no token \[IMG_BREAK\], which stands between rows"):
+    with pytest.raises(ModelError, match=r"no token \[IMG_BREAK\], which separates rows"):
         convert(folder, tmp_path / "text.gguf", "F32", projector=tmp_path / "projector.gguf")

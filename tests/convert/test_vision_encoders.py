@@ -126,7 +126,7 @@ def test_each_in_a_file(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_converted(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="there is no encoder of images"):
+    with pytest.raises(ModelError, match="the checkpoint has no encoder of images"):
         convert(DATA / "gemma3", tmp_path / "out.gguf", projector=tmp_path / "projector.gguf")
     with pytest.raises(UnsupportedError, match="'hidden_act' is 'relu'"):
         convert(checkpoint(tmp_path / "in", hidden_act="relu"), tmp_path / "out.gguf")

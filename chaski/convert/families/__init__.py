@@ -1,4 +1,4 @@
-"""The table of which file converts which architecture of `config.json`; imported on demand."""
+"""The file that converts each architecture of `config.json`; files are imported on demand."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ ENCODERS = {
     "MiniCPMV": "minicpmv",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
-"""Encoders of images that stand in front of any text model; their modules have a `VISION`.
+"""Encoders of images for any text model; their modules define `VISION`.
 
 Where a checkpoint has no part for its text model, they have `text_model`, its kind by the configuration."""
 
@@ -102,7 +102,7 @@ TEXT_PARTS = {
     "StepVLForConditionalGeneration": "qwen3",
     "VoxtralForConditionalGeneration": "llama",
 }
-"""Models that see, hear or speak, of which only the text model is converted, and the file that does it."""
+"""Models with images or sound whose text model alone is converted, with the file that converts it."""
 
 _OTHER_PARTS = (
     r"(audio_tower|vision_model|vision_tower|visual)\..*",
@@ -121,7 +121,7 @@ TEXT_MODELS = {
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
 }
-"""The file that converts the text model behind such an encoder, by the `model_type` of its part."""
+"""The file that converts the text model of such an encoder, by the `model_type` of its part."""
 
 
 def find_family(config: Config) -> Family:
@@ -161,7 +161,7 @@ def _seeing(config: Config, encoder: ModuleType) -> Family:
 
 
 def _alone(family: Family) -> Family:
-    """The family of a text model, for checkpoints that have parts beside it which are not converted."""
+    """The family of a text model, for checkpoints with other parts, which are not converted."""
 
     def observed(names: Set[str]) -> Mapping[str, Any]:
         return {**family.observed(names), "vision_config": None}

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and XLM-R: learned positions, norms behind sums (Devlin et al. 2018; Liu et al. 2019)."""
+"""BERT, RoBERTa and XLM-R: learned positions, norms after sums (Devlin et al. 2018; Liu et al. 2019)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEADS = (r"cls\..*", r"pooler\..*", r"lm_head\..*")
 class Names(Struct, frozen=True):
     """Names that a checkpoint has for the tensors of a model like BERT.
 
-    layers: what stands before the number of a layer. parts: by GGUF's names, what stands in a layer.
+    layers: prefix of a layer's number. parts: names of a layer's parts, by GGUF's names.
     token_embd, token_types, token_embd_norm: what GGUF calls so. unbiased: those of `parts` without a bias.
     arranged: the order that GGUF wants of some of `parts`. is_gated: ffn_up has the rows of gates, too.
     """
@@ -86,7 +86,7 @@ def encoder_metadata(config: Config) -> Metadata:
 def _positions(config: Config) -> tuple[int, int]:
     """The position of a text's first token, and how many there are from it on.
 
-    RoBERTa begins behind the position of padding.
+    RoBERTa's positions begin after the position of padding.
     """
     kind = config.get("model_type", str, "bert")
     is_roberta = "roberta" in kind or kind == "camembert"
@@ -105,7 +105,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield Mapped("position_embd.weight", (count, hidden), table, stored, lambda rows: rows[first:])
     yield from encoder_tensors(config, names, _BERT)
     if is_classifier(config):
-        # RoBERTa has the layer that others have in the pooler beside the output.
+        # RoBERTa has the pooler's layer next to the output.
         own = "classifier.out_proj.weight" in names
         yield from classifier(
             config, *(("classifier.dense", "classifier.out_proj") if own else ("pooler.dense", "classifier"))
@@ -124,7 +124,7 @@ def encoder_tensors(config: Config, names: Set[str], found: Names) -> Iterator[P
 
 
 def embedding_tensors(config: Config, names: Set[str], found: Names) -> Iterator[Planned]:
-    """The embeddings of tokens and of their types, and the norm behind them."""
+    """The embeddings of tokens and of their types, and the norm after them."""
     hidden = config.get("hidden_size", int)
     tokens, types = config.get("vocab_size", int), config.get("type_vocab_size", int, 2)
     yield Mapped("token_embd.weight", (tokens, hidden), (f"{found.token_embd}.weight",))

@@ -1,4 +1,4 @@
-"""Image encoders that are built as CLIP is (Radford et al. 2021): what they have in common."""
+"""The common parts of image encoders built like CLIP (Radford et al. 2021)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def preprocessor(config: Config) -> Config:
 
 
 def spread(config: Config, mean: Sequence[float], std: Sequence[float]) -> Metadata:
-    """Return mean and deviation of pixels as the image processor says, else the usual ones."""
+    """Return the mean and deviation of pixels from the image processor, or the usual ones."""
     reader = preprocessor(config)
     return {
         "vision.image_mean": [*(reader.list("image_mean", float) or mean)],
@@ -56,7 +56,7 @@ def spread(config: Config, mean: Sequence[float], std: Sequence[float]) -> Metad
 
 
 def embeddings(vision: Config, tower: str) -> Iterator[Mapped]:
-    """SigLIP's embeddings: of patches, with a bias, and of as many places as fit into an image."""
+    """SigLIP's embeddings: of patches, with a bias, and of the places of an image."""
     size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
     places = (vision.get("image_size", int) // patch) ** 2
     yield from both("v.patch_embd", f"{tower}.embeddings.patch_embedding", (size, COLORS, patch, patch))

@@ -1,6 +1,6 @@
 """DFlash drafts (Chen et al. 2026, arXiv 2602.06036), as z-lab publishes them: layers of Qwen 3 and a fusion.
 
-They read hidden states of their target, which is given beside them: its tokenizer is theirs, and embeddings
+They read hidden states of their target, which is given in addition: its tokenizer is theirs, and embeddings
 and output layer are its own where the checkpoint has none.
 """
 
@@ -81,7 +81,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 def _roles(config: Config) -> Mapping[str, int]:
-    """The token that stands where a block has none yet."""
+    """The token for the unknown tokens of a block."""
     mask = config.part("dflash_config").get("mask_token_id", int, None)
     return {} if mask is None else {"mask": mask}
 

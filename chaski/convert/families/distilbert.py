@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019): BERT without types of tokens, under names of its own."""
+"""DistilBERT (Sanh et al. 2019): BERT without types of tokens, under other names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """EAGLE-3 drafts (Li et al. 2025), as EAGLE, SpecForge and NVIDIA publish them, and RedHat's speculators.
 
-They read hidden states of their target, which is given beside them: its tokenizer is theirs, and embeddings
+They read hidden states of their target, which is given in addition: its tokenizer is theirs, and embeddings
 and output layer are its own where the checkpoint has none.
 """
 
@@ -35,7 +35,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def _layers(config: Config) -> list[int]:
-    """The layers of the target whose inputs are read; where nobody says it, those that EAGLE has."""
+    """The layers of the target whose inputs the draft reads; EAGLE's layers by default."""
     own = config.list(_LAYERS, int) or config.part("eagle_config").list(_LAYERS, int)
     if any(type(layer) is not int for layer in own):
         raise ModelError(f"{config.path}: {_LAYERS!r} is {own!r:.80}, no layers")
@@ -49,7 +49,7 @@ def _target_size(config: Config) -> int:
 
 
 class TokenIds(Struct, frozen=True):
-    """The target's id of each token of a smaller vocabulary. Checkpoints say how far it is from its own."""
+    """The target's id of each token of a smaller vocabulary. Checkpoints store the distance between both."""
 
     name: str
     shape: TensorShape

@@ -1,4 +1,4 @@
-"""Gemma 1 (Gemma Team 2024): norms multiply by 1 + weight, of which GGUF has the sum."""
+"""Gemma 1 (Gemma Team 2024): norms multiply by 1 + weight, and GGUF stores the sum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEFAULTS = {"head_dim": 256, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word
 
 
 def metadata(config: Config) -> Metadata:
-    for key in ("hidden_act", "hidden_activation"):  # the first release says gelu, and means the other one
+    for key in ("hidden_act", "hidden_activation"):  # the first release names gelu, but means the tanh form
         config.expect(key, "gelu_pytorch_tanh", "gelu")
     config.expect("attention_bias", False)
     config.expect("tie_word_embeddings", True)

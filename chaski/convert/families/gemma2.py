@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024): norms multiply by 1 + weight, of which GGUF has the sum."""
+"""Gemma 2 (Gemma Team 2024): norms multiply by 1 + weight, and GGUF stores the sum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaski.convert.metadata import Metadata, common_metadata, head_size
 from chaski.convert.tensors import Planned
 
 _LAYERS_OF_27B = 46
-# Before and behind both blocks.
+# Before and after both blocks.
 NORMS = {
     "attn_norm": "input_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -42,7 +42,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def _check(config: Config) -> None:
-    """GGUF says neither the order of the layers nor the scale of the queries; readers assume these."""
+    """GGUF stores neither the order of the layers nor the scale of the queries; readers assume these."""
     config.expect("hidden_activation", "gelu_pytorch_tanh")
     config.expect("attention_bias", False)
     config.expect("use_bidirectional_attention", False)

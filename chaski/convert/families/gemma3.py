@@ -1,4 +1,4 @@
-"""Gemma 3, text (Gemma Team 2025): norms multiply by 1 + weight, of which GGUF has the sum."""
+"""Gemma 3, text (Gemma Team 2025): norms multiply by 1 + weight, and GGUF stores the sum."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def metadata(config: Config, *, is_bidirectional: bool = False) -> Metadata:
 
 
 def _check(config: Config) -> None:
-    """GGUF says neither the order of the layers nor the scale of the queries; readers assume these."""
+    """GGUF stores neither the order of the layers nor the scale of the queries; readers assume these."""
     config.expect("hidden_activation", "gelu_pytorch_tanh")
     config.expect("attn_logit_softcapping", None)
     num_layers, size = config.count("num_hidden_layers"), head_size(config)

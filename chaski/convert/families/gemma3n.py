@@ -63,7 +63,7 @@ def _check(config: Config) -> None:
     config.expect("altup_correct_scale", True)
     kinds = config.list("layer_types", str)
     if len(kinds) != config.count("num_hidden_layers") or not {_NEAR, _FAR}.issuperset(kinds):
-        raise UnsupportedError(f"{config.path}: 'layer_types' does not say of each layer what it sees")
+        raise UnsupportedError(f"{config.path}: 'layer_types' does not name a type for each layer")
 
 
 def _scales(config: Config, num_layers: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -35,7 +35,7 @@ class _Layer(Struct, frozen=True):
 def _layers(config: Config) -> list[_Layer]:
     kinds = config.list("layer_types", str)
     if len(kinds) != config.count("num_hidden_layers") or not {_NEAR, _FAR}.issuperset(kinds):
-        raise UnsupportedError(f"{config.path}: 'layer_types' does not say of each layer what it sees")
+        raise UnsupportedError(f"{config.path}: 'layer_types' does not name a type for each layer")
     near = config.get("head_dim", int), config.get("num_key_value_heads", int)
     far = _of_far_layers(config, kinds)
     first_shared = len(kinds) - config.get("num_kv_shared_layers", int)

@@ -26,7 +26,7 @@ def _settings(config: Config) -> Config:
 
 
 def metadata(config: Config) -> Metadata:
-    """Return the metadata for the file of the text model; there are no layers."""
+    """Return the metadata for the file of the text model; the encoder has no layers."""
     vision = _settings(config)
     square = vision.get("pooling_kernel_size", int, _SQUARE)
     entries: Metadata = dict.fromkeys(
@@ -45,7 +45,7 @@ def projector(config: Config) -> Metadata:
 
 
 def tensors(config: Config) -> Iterator[Mapped]:
-    """Yield the tensors; what stands pixel by pixel in the checkpoint stands color by color in GGUF."""
+    """Yield the tensors; the checkpoint orders them by pixels, GGUF by colors."""
     vision = _settings(config)
     size, count = vision.get("mm_embed_dim", int), vision.get("mm_posemb_size", int)
     patch = vision.get("patch_size", int) * vision.get("pooling_kernel_size", int, _SQUARE)

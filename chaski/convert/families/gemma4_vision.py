@@ -19,7 +19,7 @@ _EPS = 1e-6
 _ROPE_BASE = 100.0
 _ROWS = 280
 _SQUARE = 3
-_CAUSAL = (1536, 2560)  # the hidden sizes whose images readers of GGUF let see what is before them only
+_CAUSAL = (1536, 2560)  # hidden sizes whose images attend only to earlier tokens in readers of GGUF
 _BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 _LINEAR = {
     "attn_q": "self_attn.q_proj",
@@ -67,7 +67,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def common(config: Config, square: int) -> Metadata:
-    """Return what both encoders of the family say; what readers take for granted is left out."""
+    """Return the metadata of both encoders of the family, without values that readers assume."""
     vision = config.part("vision_config")
     patch = vision.get("patch_size", int)
     entries: Metadata = {
@@ -86,7 +86,7 @@ def common(config: Config, square: int) -> Metadata:
 
 
 def _processor(config: Config) -> Config:
-    """The settings of the checkpoint's image processor, which stand in either of two files."""
+    """The settings of the checkpoint's image processor, from either of two files."""
     folder = config.path.parent
     path = folder / "processor_config.json"
     old = folder / "preprocessor_config.json"

@@ -1,4 +1,4 @@
-"""EmbeddingGemma (Google 2025): Gemma 3, and the modules that sentence-transformers puts behind it."""
+"""EmbeddingGemma (Google 2025): Gemma 3, and the modules that sentence-transformers adds after it."""
 
 from __future__ import annotations
 

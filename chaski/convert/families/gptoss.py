@@ -29,7 +29,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def _check(config: Config) -> None:
-    """GGUF says none of these; readers assume them."""
+    """GGUF stores none of these; readers assume them."""
     config.expect("hidden_act", "silu")
     config.expect("swiglu_limit", 7.0)
     kinds = ["sliding_attention", "full_attention"]

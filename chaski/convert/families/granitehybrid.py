@@ -1,4 +1,4 @@
-"""Granite 4 without state-space layers, dense: Granite 3 with gates that stand over what they multiply."""
+"""Granite 4 without state-space layers, dense: Granite 3 with gates stacked over their factors."""
 
 from __future__ import annotations
 

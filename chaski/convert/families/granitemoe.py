@@ -1,4 +1,4 @@
-"""Granite 3 and 4 with experts (Granite Team 2024): the gates stand over what they multiply."""
+"""Granite 3 and 4 with experts (Granite Team 2024): the gates are stacked over their factors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 def network(source: str, target: str, kind: str, shape: tuple[int, ...]) -> Iterator[Planned]:
     """Gate, up and down of one network, or of a stack of them, whose gates have that shape.
 
-    kind: what GGUF puts behind their names, after an underscore.
+    kind: the suffix of their names in GGUF, after an underscore.
     """
     end = f"_{kind}.weight" if kind else ".weight"
     *experts, size, hidden = shape

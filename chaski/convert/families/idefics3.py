@@ -1,4 +1,4 @@
-"""Idefics 3 (Laurençon et al. 2024), SmolVLM (Marafioti et al. 2025): SigLIP, and a matrix behind it."""
+"""Idefics 3 (Laurençon et al. 2024), SmolVLM (Marafioti et al. 2025): SigLIP, followed by a matrix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _settings(config: Config) -> Config:
 
 
 def _edges(config: Config, tile: int) -> int:
-    """Return the longest edge of an image. Refuses what GGUF cannot say of how it is cut into tiles."""
+    """Return the longest edge of an image. Refuses ways of cutting into tiles that GGUF cannot express."""
     reader = preprocessor(config)
     reader.expect("do_image_splitting", True)
     reader.expect("resample", _LANCZOS)

@@ -18,7 +18,7 @@ _FEED_FORWARD = {"mlp.gate_proj": "w1", "mlp.up_proj": "w3", "mlp.down_proj": "w
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
     config.expect("bias", False)
-    # The dynamic rope changes only what is behind the trained context, where no text may be.
+    # The dynamic rope changes only positions after the trained context, which no text may use.
     return common_metadata(config, rope_tensors=("dynamic",))
 
 

@@ -12,7 +12,7 @@ from chaski.convert.tensors import Planned
 
 
 def metadata(config: Config) -> Metadata:
-    # The dynamic rope changes only what is behind the trained context, where no text may be.
+    # The dynamic rope changes only positions after the trained context, which no text may use.
     return llama.metadata(config, rope_tensors=("dynamic",))
 
 

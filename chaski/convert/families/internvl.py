@@ -56,7 +56,7 @@ def square(config: Config) -> int:
 
 def _sizes(config: Config) -> Metadata:
     reader = preprocessor(config)
-    # transformers' processor cuts images into tiles whatever the settings of its image processor say.
+    # transformers' processor cuts images into tiles, regardless of the settings of its image processor.
     tiles = reader.get("min_patches", int, 1), reader.get("max_patches", int, MAX_TILES)
     return encoder_metadata(config, _settings(config), tiles)
 

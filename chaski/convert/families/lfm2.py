@@ -25,7 +25,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def _ffn_size(config: Config) -> int:
-    """The inner size, which by default is two thirds of what the configuration says, rounded up."""
+    """Return the inner size: by default, two thirds of the configuration's value, rounded up."""
     size = config.get("block_ff_dim", int, None)
     size = config.get("intermediate_size", int) if size is None else size
     if not config.get("block_auto_adjust_ff_dim", bool, True):
@@ -37,7 +37,7 @@ def _ffn_size(config: Config) -> int:
 
 
 def _attends(config: Config) -> list[bool]:
-    """Return whether each layer attends, as either generation of configurations says it."""
+    """Return whether each layer attends, from either generation of configurations."""
     if "layer_types" in config:
         return [kind == "full_attention" for kind in config.list("layer_types", str)]
     attending = config.list("full_attn_idxs", int)

@@ -1,4 +1,4 @@
-"""Llama 4, text (Meta 2025): gate and up of all experts are one tensor, and experts stand transposed."""
+"""Llama 4, text (Meta 2025): gate and up of all experts are one tensor, and experts are transposed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaski.convert.family import Family, Row, attention, embeddings, feed_forwa
 from chaski.convert.metadata import Metadata, common_metadata, head_size, llama3_rope_factors
 from chaski.convert.tensors import Constant, Mapped, Planned, transposed
 
-_PERIOD = 4  # of the layers without positions, which GGUF does not say
+_PERIOD = 4  # of the layers without positions; GGUF does not store it
 _UNUSED = (r"vision_model\..*", r"multi_modal_projector\..*")
 
 
@@ -41,7 +41,7 @@ def _step(config: Config) -> int:
 
 
 def _check(config: Config) -> None:
-    """GGUF says none of these; readers assume them."""
+    """GGUF stores none of these; readers assume them."""
     layers = range(config.count("num_hidden_layers"))
     config.expect("hidden_act", "silu")
     config.expect("attention_bias", False)

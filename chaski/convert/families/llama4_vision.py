@@ -14,7 +14,7 @@ __all__ = ["VISION"]
 
 _TOWER = "vision_model"
 _HALF = (0.5,) * COLORS
-_EPS = 1e-5  # of all its norms, whatever the configuration says
+_EPS = 1e-5  # of all its norms, regardless of the configuration
 _ROPE_BASE = 10000.0
 _BILINEAR = 2
 _MAX_TILES = 16
@@ -70,7 +70,7 @@ def _square(vision: Config) -> int:
 
 
 def _reading(config: Config, vision: Config) -> Metadata:
-    """The keys for cutting images that readers do not take for granted. Raises for what they cannot do."""
+    """Return the keys for cutting images that readers do not assume. Raises for unsupported ways."""
     reader = preprocessor(config)
     reader.expect("resample", _BILINEAR)
     reader.expect("resize_to_max_canvas", False)

@@ -1,4 +1,4 @@
-"""LLaVA 1.5, 1.6 and Granite Vision (Liu et al. 2023, 2024): CLIP or SigLIP, and two layers behind it."""
+"""LLaVA 1.5, 1.6 and Granite Vision (Liu et al. 2023, 2024): CLIP or SigLIP, followed by two layers."""
 
 from __future__ import annotations
 

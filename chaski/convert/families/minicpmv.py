@@ -17,7 +17,7 @@ from chaski.convert.tensors import Constant, Mapped, Planned, third, transposed
 _TOWER = "vpm"
 _HALF = (0.5,) * COLORS
 _SIDE = 70  # of the table of places that llama.cpp's files have
-# The number of llama.cpp for each version of a checkpoint, and the text model behind it.
+# llama.cpp's number for each version of a checkpoint, and its text model.
 _VERSIONS = {2.6: (3, "qwen2"), 4.5: (6, "qwen3")}
 _SIZES = {
     "hidden_size": 1152,
@@ -36,7 +36,7 @@ def _version(config: Config) -> tuple[int, str]:
 
 
 def text_model(config: Config) -> str:
-    """The `model_type` of the text model, which the checkpoint does not say in a part of its own."""
+    """The `model_type` of the text model, which the checkpoint does not store separately."""
     return _version(config)[1]
 
 
@@ -93,7 +93,7 @@ def in_projector(config: Config) -> Iterator[Planned]:
 
 
 def _places(size: int) -> NDArray[np.float32]:
-    """Sines and cosines of columns, beside them those of rows, for a square of places."""
+    """Sines and cosines of columns, followed by those of rows, for a square of places."""
     frequencies = 1 / 10000 ** (np.arange(size // 4, dtype=np.float32) / np.float32(size // 4))
     angles = np.arange(_SIDE, dtype=np.float32)[:, None] * frequencies
     waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)

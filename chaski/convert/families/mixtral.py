@@ -1,4 +1,4 @@
-"""Mixtral (Jiang et al. 2024): Llama with experts, each of which comes as matrices by itself."""
+"""Mixtral (Jiang et al. 2024): Llama with experts; each expert has separate matrices."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _theta(config: Config, layer_type: str) -> float:
 
 
 def _period(config: Config) -> int | None:
-    """The number of layers of which the first sees everything; None for the usual one."""
+    """Return the period of layers with full attention; None for the usual one."""
     period = config.get("global_attn_every_n_layers", int, None)
     count = config.count("num_hidden_layers")
     if "layer_types" in config:

@@ -52,7 +52,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 def _experts(config: Config, names: Set[str], layer: int) -> Iterator[Planned]:
-    """The checkpoint has the rows of all experts one behind the other, and outputs transposed.
+    """The checkpoint stores the rows of all experts in sequence, and outputs transposed.
 
     A bias of their sum is a tensor that only chaski reads.
     """

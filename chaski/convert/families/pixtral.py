@@ -58,7 +58,7 @@ def _sizes(config: Config) -> Metadata:
 
 
 def metadata(config: Config) -> Metadata:
-    """Ollama's files do not say the activation and mean SiLU, so another one is told under a name of ours."""
+    """Ollama's files do not name the activation and mean SiLU, so another one gets a key of ours."""
     vision = _settings(config)
     entries = _sizes(config) | {
         "vision.num_channels": COLORS,
@@ -132,7 +132,7 @@ def _break_token(config: Config) -> int:
     for token in read_json(folder / "tokenizer.json").get("added_tokens", ()):
         if token["content"] == _BREAK:
             return int(token["id"])
-    raise ModelError(f"{folder}: the tokenizer has no token {_BREAK}, which stands between rows of an image")
+    raise ModelError(f"{folder}: the tokenizer has no token {_BREAK}, which separates rows of an image")
 
 
 VISION = VisionFamily(metadata, projector, tensors, _OLLAMA, projector_tensors)

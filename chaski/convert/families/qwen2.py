@@ -16,7 +16,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def biased_attention(config: Config) -> Iterator[Row]:
-    """Attention, and the norms before it and behind it."""
+    """Attention, and the norms before and after it."""
     yield norm(config, "attn_norm", "input_layernorm")
     yield from attention(config, biases="qkv")
     yield norm(config, "ffn_norm", "post_attention_layernorm")

@@ -1,4 +1,4 @@
-"""Qwen 2.5-VL (Bai et al. 2025): Qwen 2.5 behind an encoder of images, most of whose layers see windows."""
+"""Qwen 2.5-VL (Bai et al. 2025): Qwen 2.5, and an encoder that attends within windows in most layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _full(config: Config) -> list[int]:
 
 
 def vision_metadata(config: Config) -> Metadata:
-    """Ollama's, and the limits of pixels beside them."""
+    """Ollama's keys, and the limits of pixels."""
     vision = config.part("vision_config")
     entries = (
         _sizes(config)
@@ -56,7 +56,7 @@ def vision_metadata(config: Config) -> Metadata:
 
 
 def vision_projector(config: Config) -> Metadata:
-    """Raises UnsupportedError for windows and layers that a projector cannot say."""
+    """Raises UnsupportedError for windows and layers that a projector cannot express."""
     full, vision = _full(config), config.part("vision_config")
     vision.expect("window_size", _WINDOW)
     if any(layer + 1 != (index + 1) * (full[0] + 1) for index, layer in enumerate(full)):

@@ -1,4 +1,4 @@
-"""Qwen 1.5 and 2 with experts (Yang et al. 2024), one of which every token goes through, behind a gate."""
+"""Qwen 1.5 and 2 with experts (Yang et al. 2024). Every token passes through one shared, gated expert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen 2-VL (Wang et al. 2024): Qwen 2 behind an encoder of images."""
+"""Qwen 2-VL (Wang et al. 2024): Qwen 2 with an encoder of images."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _with_scores(config: Config, planned: Iterator[Planned]) -> Iterator[Planned
 
 
 def _is_reranker(config: Config) -> bool:
-    """Only names tell rerankers from models of text: the folder's, the configuration's or the README's."""
+    """Return whether the name of the folder, of the configuration or in the README is that of a reranker."""
     folder = config.path.parent
     names = f"{folder.resolve().name} {config.values.get('_name_or_path')}".lower()
     return "qwen3-reranker" in names or "# qwen3-reranker" in _readme(config)

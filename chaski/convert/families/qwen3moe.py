@@ -27,7 +27,7 @@ def num_experts(config: Config) -> int:
 
 
 def experts(config: Config, layer: int, prefix: str = "layers") -> Iterator[Planned]:
-    """The matrices of a layer's experts, one behind the other; the checkpoint has the layer in `prefix`."""
+    """The matrices of a layer's experts in sequence; the checkpoint has the layer in `prefix`."""
     number, hidden = num_experts(config), config.get("hidden_size", int)
     size = config.get("moe_intermediate_size", int)
     for name, rows, columns in (("gate", size, hidden), ("up", size, hidden), ("down", hidden, size)):

@@ -1,6 +1,6 @@
 """Qwen 3 Next (Qwen Team 2025): gated delta nets in most layers, gated attention, and experts.
 
-Blocks for multi-token prediction, where the checkpoint has them, follow behind the last layer.
+Blocks for multi-token prediction, if the checkpoint has them, follow the last layer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NEXTN = {
 
 
 def observed(names: Set[str]) -> dict[str, Any]:
-    """The number of blocks for multi-token prediction: configurations name them where there are none."""
+    """Return the number of existing blocks for multi-token prediction; configurations may name others."""
     found = [int(match[1]) + 1 for name in names if (match := _MTP.fullmatch(name))]
     return {"mtp_num_hidden_layers": max(found, default=0)}
 
@@ -77,7 +77,7 @@ def _is_linear(config: Config) -> list[bool]:
     kinds = config.list("layer_types", str)
     if len(kinds) != layers or not {*kinds} <= {LINEAR, "full_attention"}:
         raise ModelError(
-            f"{config.path}: 'layer_types' does not say {LINEAR} or full_attention of each of {layers} layers"
+            f"{config.path}: 'layer_types' must be {LINEAR} or full_attention for each of {layers} layers"
         )
     return [kind == LINEAR for kind in kinds]
 
@@ -123,7 +123,7 @@ def _grouped(config: Config, layer: int) -> Iterator[Planned]:
 def delta(
     config: Config, layer: int, heads: Callable[[int], Arrange] = lambda size: as_it_is
 ) -> Iterator[Planned]:
-    """A gated delta net behind its inputs. `heads` arranges rows of value heads that have `size` elements."""
+    """A gated delta net after its inputs. `heads` arranges rows of value heads with `size` elements."""
     hidden, (keys, ratio, key_width, width) = config.get("hidden_size", int), sizes(config)
     count, size, taps = keys * ratio, width // (keys * ratio), config.get("linear_conv_kernel_dim", int)
     block, source, channels = f"blk.{layer}.", f"layers.{layer}.linear_attn.", 2 * key_width + width
@@ -201,7 +201,7 @@ def tensors_with(
 
 
 def _more_tokens(config: Config, names: Set[str], rows: list[Row]) -> Iterator[Planned]:
-    """The blocks for multi-token prediction, as layers behind the last one."""
+    """The blocks for multi-token prediction, as layers after the last one."""
     layers, hidden = config.count("num_hidden_layers"), config.get("hidden_size", int)
     for index in range(config.get("mtp_num_hidden_layers", int)):
         block = f"blk.{layers + index}."

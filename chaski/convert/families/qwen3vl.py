@@ -1,4 +1,4 @@
-"""Qwen 3-VL (Bai et al. 2025): Qwen 3 behind an encoder of images, several of whose layers make rows."""
+"""Qwen 3-VL (Bai et al. 2025): Qwen 3 with an encoder of images; several of its layers make rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACES = 2304
 
 
 def own_metadata(config: Config) -> Metadata:
-    """The keys of the text model beside those of Qwen 3."""
+    """The keys of the text model in addition to those of Qwen 3."""
     deep = _deep(config) if "vision_config" in config else []
     return qwen_vision.sections(config, [24, 20, 20]) | {"n_deepstack_layers": len(deep)}
 

@@ -37,7 +37,7 @@ _FRAMES = 2
 
 
 def settings(config: Config, activation: str) -> Config:
-    """The encoder's configuration, once what GGUF cannot say is as readers take it for granted."""
+    """Return the encoder's configuration. Raises for values that GGUF cannot store."""
     vision = config.part("vision_config")
     vision.expect("hidden_act", activation)
     vision.expect("temporal_patch_size", _FRAMES)
@@ -129,6 +129,6 @@ def merger(config: Config, size: int, square: int, first: str, second: str) -> I
 
 
 def check_rows(config: Config, vision: Config, key: str) -> None:
-    """Raise ModelError for rows that are no embeddings of the text model."""
+    """Raise ModelError for rows that are not embeddings of the text model."""
     if vision.get(key, int) != config.get("hidden_size", int):
         raise ModelError(f"{config.path}: {key!r} of the encoder is not the text model's 'hidden_size'")

@@ -39,7 +39,7 @@ def tokenizer_metadata(
     files = read_files(folder, config)
     if not files.tokenizer.values and not files.sentencepiece.exists():
         raise TokenizerError(
-            f"{folder}: no tokenizer: neither tokenizer.json nor a model of SentencePiece is there"
+            f"{folder}: no tokenizer: it has neither tokenizer.json nor a model of SentencePiece"
         )
     tokens = TokenList(files.tokenizer.path, config.get("vocab_size", int) + num_extra)
     try:

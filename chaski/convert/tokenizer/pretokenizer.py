@@ -71,7 +71,7 @@ def _patterns(tokenizer: Config) -> Iterator[str]:
 
 
 def _isolates(step: Mapping[str, Any]) -> bool:
-    """Return whether a split keeps what its pattern matches as words of their own."""
+    """Return whether a split keeps the matches of its pattern as separate words."""
     return (step.get("behavior"), step.get("invert", False)) in (("Isolated", False), ("Removed", True))
 
 

@@ -1,4 +1,4 @@
-"""SentencePiece's model file, a protocol buffer, of which the few fields that matter are read.
+"""SentencePiece's model file, a protocol buffer. Only the needed fields are read.
 
 Format: https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
 """

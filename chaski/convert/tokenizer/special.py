@@ -29,7 +29,7 @@ _ROLES = {
     "eom": "eom",
 }
 _STAND_INS = {"bos": "cls", "eos": "sep"}
-# The ends that families with a name of their own for SentencePiece's file put around text.
+# The end tokens that some families, with other names for SentencePiece's file, put around text.
 _ENDS = {FAIRSEQ_MODEL: (True, True), "spiece.model": (False, True)}
 
 
@@ -69,7 +69,7 @@ def _give_role(roles: dict[str, int], role: str, token_id: int) -> None:
 def _id_of(files: TokenizerFiles, ids: Mapping[str, int], token: str) -> int:
     if token not in ids:
         raise TokenizerError(
-            f"{files.tokenizer.path}: the post-processor adds {token!r:.80}, which is no token"
+            f"{files.tokenizer.path}: the post-processor adds {token!r:.80}, which is not a token"
         )
     return ids[token]
 
@@ -111,7 +111,7 @@ def _suppressed(files: TokenizerFiles, size: int) -> list[int]:
 
 
 def _added_around_text(files: TokenizerFiles) -> dict[str, str | None]:
-    """The tokens that encoding puts before and behind a text, as the post-processor says."""
+    """The tokens that encoding puts before and after a text, from the post-processor."""
     steps = list(_post_processors(files.tokenizer.part("post_processor").values))
     template = next((step for step in steps if step.get("type") == "TemplateProcessing"), None)
     first, last = _ends_of_template(files, template) if template else _ends_of_bert(steps)
@@ -119,7 +119,7 @@ def _added_around_text(files: TokenizerFiles) -> dict[str, str | None]:
 
 
 def _has_two_between(files: TokenizerFiles) -> bool:
-    """Return whether two tokens stand between the texts of a pair, as RoBERTa has them."""
+    """Return whether two tokens separate the texts of a pair, as in RoBERTa."""
     steps = list(_post_processors(files.tokenizer.part("post_processor").values))
     if any(step.get("type") == "RobertaProcessing" for step in steps):
         return True
@@ -139,7 +139,7 @@ def _post_processors(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _ends_of_template(files: TokenizerFiles, step: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The tokens before and behind the text of `single`, such as [BOS] A [EOS]."""
+    """The tokens before and after the text of `single`, such as [BOS] A [EOS]."""
     parts = step.get("single") or []
     place = next((i for i, part in enumerate(parts) if "Sequence" in part), 0)
     before, behind = parts[:place], parts[place + 1 :]
@@ -173,7 +173,7 @@ def _templates(files: TokenizerFiles) -> Metadata:
 
 
 def _named_templates(files: TokenizerFiles) -> dict[str, str]:
-    """Return the template of a file of its own, else the one in the configuration."""
+    """Return the template from a separate file, or else the one in the configuration."""
     separate = files.folder / "chat_template.jinja"
     if separate.exists():
         others = sorted((files.folder / "additional_chat_templates").glob("*.jinja"))

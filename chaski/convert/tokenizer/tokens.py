@@ -50,7 +50,7 @@ class TokenList:
             self.put(token_id, token, TokenType.NORMAL)
 
     def add(self, tokens: Iterable[AddedToken]) -> None:
-        """The added tokens; those that are no control tokens are spelled with plain spaces."""
+        """The added tokens. Those that are not control tokens are spelled with plain spaces."""
         for token in tokens:
             if token.special or _looks_like_control(token.content):
                 self.put(token.id, token.content, TokenType.CONTROL, _ADDED_SCORE)

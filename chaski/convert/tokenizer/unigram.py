@@ -17,7 +17,7 @@ from chaski.text.tokenizer.vocabulary import PREFIX, TokenType
 
 __all__ = ["unigram_metadata", "unigram_model_metadata"]
 
-# Fairseq puts tokens of its own before the pieces, in place of the model's first three.
+# Fairseq puts its own tokens before the pieces, instead of the model's first three.
 _FAIRSEQ = [("<s>", 3), ("<pad>", 3), ("</s>", 3), ("<unk>", 2)]
 _REPLACED = 3
 
@@ -41,7 +41,7 @@ def unigram_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
 
 
 def unigram_model_metadata(files: TokenizerFiles, model: SentencePieceModel, tokens: TokenList) -> Metadata:
-    """The same of a model file of SentencePiece that has no `tokenizer.json` beside it."""
+    """The same from SentencePiece's model file, if there is no `tokenizer.json`."""
     pieces = model.pieces
     if files.sentencepiece.name == FAIRSEQ_MODEL:
         first = [Piece(text, 0.0, TokenType(type)) for text, type in _FAIRSEQ]
@@ -68,7 +68,7 @@ def _entries(
 
 
 def _normalizer(files: TokenizerFiles) -> dict[str, Any]:
-    """The arguments of `_entries` that the normalizer and the pre-tokenizer tell."""
+    """The arguments of `_entries` that follow from the normalizer and the pre-tokenizer."""
     tokenizer = files.tokenizer
     found: dict[str, Any] = {"prefix": False, "remove": False, "charsmap": b""}
     steps = [*_steps(tokenizer.part("normalizer").values), *_steps(tokenizer.part("pre_tokenizer").values)]

@@ -32,7 +32,7 @@ def _is_placeholder(token: str) -> bool:
 
 
 def _normalizer(files: TokenizerFiles) -> Metadata:
-    """Return whether text is lowercased, and whether accents are removed (absent: as lowercase says)."""
+    """Return whether text is lowercased, and whether accents are removed (if absent, the same)."""
     normalizer = files.tokenizer.part("normalizer")
     normalizer.expect("type", "BertNormalizer")
     entries: Metadata = {f"{PREFIX}normalizer.lowercase": normalizer.get("lowercase", bool, True)}

@@ -13,7 +13,7 @@ from chaski.convert.tensors import Constant, Mapped, Planned
 
 __all__ = ["IMAGE_TOKENS", "metadata", "tensors"]
 
-# Tokens that stand for images have embeddings, and no logits.
+# Image tokens have embeddings, but no logits.
 IMAGE_TOKENS = 8
 
 

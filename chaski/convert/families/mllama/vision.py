@@ -38,7 +38,7 @@ def metadata(vision: Config) -> Metadata:
 
 
 def _grids(tiles: int) -> list[tuple[int, int]]:
-    """Return the grids of at most so many tiles: rows and columns."""
+    """Return the grids of at most `most` tiles, as rows and columns."""
     sides = range(1, tiles + 1)
     return [(rows, columns) for rows in sides for columns in range(1, tiles // rows + 1)]
 
