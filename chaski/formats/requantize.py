@@ -39,7 +39,7 @@ def _untold(done: int, total: int) -> None:
 
 
 class _Mixture(Struct, frozen=True):
-    """Types of the matrices. better: of the values and the way down, in the layers that matter most."""
+    """Types of the matrices. `better` is for values and down projections in the most important layers."""
 
     usual: QuantType
     output: QuantType

@@ -88,7 +88,7 @@ class StringArray(Sequence[str]):
         return [blob[a + _PREFIX_BYTES : b].decode("utf-8", "surrogateescape") for a, b in pairwise(places)]
 
     def beginning_as(self, texts: Iterable[str]) -> NDArray[np.int64]:
-        """Indices, ascending, of all strings with the length in bytes and the first byte of one of `texts`.
+        """Return the ascending indices of strings with the byte length and first byte of one of `texts`.
 
         They hold every string that equals one of them, and few others. None of `texts` is empty.
         """
@@ -112,7 +112,7 @@ def find_strings(data: NDArray[np.uint8], start: int, count: int) -> NDArray[np.
     while done < count:
         place, remaining = int(offsets[done]), count - done
         ends = _follow_window(data, place, remaining)
-        # A window that a strange string ends early is not worth its time; hostile files have nothing else.
+        # Windows that an unusual string ends early cost more than they save; hostile files consist of these.
         if len(ends) < min(remaining, _PLAIN_STEPS):
             ends = _follow_plainly(data, place, remaining)
         if len(ends) == 0:

@@ -63,7 +63,7 @@ class AttentionSpan(Struct, frozen=True):
         return sequences * capacity if kept is None else sequences * kept + max_batch
 
     def first_visible(self, positions: Sequence[int]) -> list[int]:
-        """The lowest position that each of `positions` sees; never falls where positions grow."""
+        """Return the lowest position that each of `positions` sees; it never falls as positions grow."""
         if self.is_previous:
             return [max(0, position - 1) for position in positions]
         first = [0] * len(positions)

@@ -104,7 +104,7 @@ class Checkpoints(Struct, frozen=True):
     interval: int = 1664
 
     def is_due(self, length: int, last: int | None) -> bool:
-        """True if the state after `length` tokens is kept; the last one that was has `last` tokens."""
+        """Return whether the state after `length` tokens is kept; `last` is the length of the last one."""
         return self.count > 0 and length >= self.first and (last is None or length - last >= self.interval)
 
     def num_rows(self, sequences: int, written: int) -> int:

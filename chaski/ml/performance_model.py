@@ -194,7 +194,7 @@ class Batch(Struct, frozen=True, eq=False):
 class Path(Struct, frozen=True, eq=False):
     """The critical path: in each phase, the pieces of the thread that finishes last.
 
-    `on_path[i]`: whether piece i is one of them. `waiting`: the remaining seconds, which are claims,
+    `on_path[i]` is True if piece i lies on the path. `waiting`: the remaining seconds, which are claims,
     barriers, and waiting for the caller while it alone computes.
     """
 

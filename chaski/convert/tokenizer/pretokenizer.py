@@ -38,7 +38,7 @@ def recognise(tokenizer: Config, preferred: Mapping[str, str]) -> str:
 
 
 def _with_merges(names: list[str], tokenizer: Config) -> list[str]:
-    """Return the pre-tokenizers that treat a word which is a token as the file does.
+    """Return the pre-tokenizers that treat words which are tokens like the file.
 
     Taking it whole makes a difference only for tokens that no merge makes; without such tokens all will do.
     """

@@ -94,7 +94,7 @@ class Model(llama.Model):
 
 
 def _refuse_repeated_embeddings(file: GGUFFile) -> None:
-    """Refuse a file whose later layers add the first part of their input, the text embeddings, again.
+    """Refuse a file whose later layers add the text embeddings again.
 
     The other parts belong to images and are zero for text.
     """

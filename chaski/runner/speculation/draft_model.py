@@ -139,7 +139,7 @@ class DraftModel:
 
     def forget(self) -> None:
         """Begin again with empty slots, whatever a failure has left."""
-        with suppress(Exception):  # it is what failed
+        with suppress(Exception):  # the wait itself may have failed
             self._program.wait()
         self._jobs = []
         self._cache.forget(range(len(self._held)))

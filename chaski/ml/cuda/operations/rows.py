@@ -52,7 +52,7 @@ def concat(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
 
 
 def group_rows(lowering: Lowering, node: Tensor, x: Tensor) -> None:
-    """Lower `average_rows` and `space_to_depth`, which make one row of `count` rows."""
+    """Lower `average_rows` and `space_to_depth`, which combine `count` rows into one."""
     dim, source, count = lowering.dim(node), lowering.dim(x), node.attributes["count"]
 
     def fits(_: object, sizes: Sizes) -> Made:
