@@ -168,7 +168,9 @@ def sendable(call: Generate | Chat | Fill, images: Sequence[ImageSource]) -> Gen
 def detached(
     messages: Iterable[Mapping[str, Any]], images: Iterable[ImageSource] = ()
 ) -> tuple[list[Mapping[str, Any]], list[ImageSource]]:
-    """Return messages whose `images` are numbers, and the images that these count, the last message's last.
+    """Return the messages with numbers as `images`, and the images themselves in the order of the messages.
+
+    `images` belong to the last message, after its own.
 
     Raises OptionError for an invalid conversation.
     """

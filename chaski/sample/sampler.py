@@ -104,7 +104,7 @@ class Sampler:
 
     @property
     def _excluded(self) -> frozenset[int]:
-        """The tokens that may not be chosen now, if there are others."""
+        """Tokens that are excluded while other tokens are possible."""
         ends = self._rules.ends(len(self._chosen))
         return self._rules.suppressed.union(ends) if ends else self._rules.suppressed
 
