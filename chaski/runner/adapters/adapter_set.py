@@ -44,7 +44,7 @@ class AdapterInfo(Struct, frozen=True, kw_only=True):
 
 
 class _Resident(Struct, eq=False, weakref=True):
-    """An adapter in a slot. The slot is free again after the last reference to this object. `width`: ranks, rounded up."""
+    """An adapter in a slot. It is free again after the last reference to this. `width`: ranks, rounded up."""
 
     slot: int
     width: int
