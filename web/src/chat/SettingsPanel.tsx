@@ -4,14 +4,14 @@ import type { Settings } from "../conversations/types";
 import { McpServers } from "../mcp/McpServers";
 import type { SchemaDialog } from "../schema/SchemaDialog";
 import { Icon } from "../shell/Icon";
-import options from "./options.json";
+import { min_p, num_ctx, num_predict, seed, temperature, top_k, top_logprobs, top_p } from "./options.json";
 
 const DEFAULTS = "chaski.settings";
 type Limits = { min?: number; max?: number; meaning: string };
 type NumberName = "temperature" | "top_k" | "top_p" | "min_p" | "seed" | "num_ctx" | "num_predict";
 
 // The ranges and meanings come from the server's table of options (`make docs` writes the file).
-const LIMITS: Record<NumberName, Limits> = options;
+const LIMITS: Record<NumberName, Limits> = { temperature, top_k, top_p, min_p, seed, num_ctx, num_predict };
 const LABELS: Record<NumberName, string> = {
   temperature: "Temperature",
   top_k: "Top k",
@@ -32,7 +32,7 @@ const NUMBERS = [
     label: "Alternatives by token",
     placeholder: "none",
     min: 0,
-    max: options.top_logprobs.max,
+    max: top_logprobs.max,
     step: 1,
     title: "number of other tokens to show for each token of an answer",
   },
