@@ -281,7 +281,7 @@ class Cluster:
                     self._process.tell({"end": model})
             if self._is_closed.is_set():  # meanwhile
                 self._process.end()
-            _log.warning("there is a connection to Ray again")
+            _log.warning("the connection to Ray is restored")
             return
 
     def _take(self, said: dict[str, Any]) -> None:
@@ -366,14 +366,14 @@ class _RayProcess:
             for line in self._lines:
                 yield json.loads(line)
         except (OSError, ValueError) as error:  # a time-out, or half a line
-            _log.info("Ray's process cannot be understood: %s", error)
+            _log.info("cannot read a message of Ray's process: %s", error)
 
     def tell(self, wanted: dict[str, Any]) -> None:
         """Send a message. Does nothing if the process has ended."""
         try:
             self._end.sendall(json.dumps(wanted).encode() + b"\n")
         except OSError as error:
-            _log.info("Ray's process cannot be told: %s", error)
+            _log.info("cannot send a message to Ray's process: %s", error)
 
     def close(self) -> None:
         """End the process. Only the thread that reads its messages may call this."""

@@ -132,7 +132,7 @@ class Deployments:
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 said = (done.stderr or done.stdout).strip().splitlines()
-                raise ClusterError(f"Ray does not drain {label}: {said[-1] if said else 'it says nothing'}")
+                raise ClusterError(f"Ray does not drain {label}: {said[-1] if said else 'it gave no reason'}")
 
     def _nodes(self) -> Sequence[NodeMemory]:
         return self._memory
@@ -228,11 +228,11 @@ class _Deployment:
             try:
                 self._deploy(*wanted)
             except Exception as error:  # Ray has errors of many kinds
-                _log.info("the deployment of %s: %s", self._model, error)
+                _log.info("the deployment of %s failed: %s", self._model, error)
         try:
             serve.delete(self._model)
         except Exception as error:
-            _log.warning("the replicas of %s may not have ended: %s", self._model, error)
+            _log.warning("the replicas of %s may still be running: %s", self._model, error)
         self._directory.forget(self._model)
         self._ended(self._model)
 

@@ -86,7 +86,7 @@ class Directory:
         try:
             return self._ask(method, *arguments)
         except Exception as error:  # Ray raises many types, all of which mean that it cannot be reached
-            _log.debug("the directory of the cluster cannot be reached: %s", error)
+            _log.debug("cannot reach the cluster's directory: %s", error)
             return None
 
     def _ask(self, method: str, *arguments: Any, patience: float = _PATIENCE) -> Any:

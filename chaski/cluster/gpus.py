@@ -51,7 +51,7 @@ class GPUMemory:
             try:
                 self._known[node] = ray.get(reply, timeout=0)
             except Exception as error:  # Ray has errors of many kinds
-                _log.info("the memory of GPUs is not known: %s", error)
+                _log.info("the GPU memory is unknown: %s", error)
                 self._known[node] = 0
         return [self._known.get(each["NodeID"], 0) for each in nodes]
 

@@ -67,7 +67,7 @@ def host_bytes(options: ReplicaOptions, shards: int = 1) -> Sequence[int] | None
         found: Sequence[int] = json.loads(done.stdout)
         return found
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        _log.info("the memory of %s could not be worked out: %s", options.model, error)
+        _log.info("the memory that %s needs could not be computed: %s", options.model, error)
         return None
 
 

@@ -94,7 +94,7 @@ class Peer:
                 for number, message in map(decode, messages):
                     self._calls.take(number, message)
         except Exception:
-            _log.exception("replica %s cannot be understood", self.name)
+            _log.exception("a message of replica %s cannot be read", self.name)
         self._is_lost = True
         self.num_lost = self._lost()
         if self.num_lost:

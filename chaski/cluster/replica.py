@@ -127,7 +127,7 @@ class Replica:
 
         The worker and the remaining shards end with it.
         """
-        _log.warning("this replica ends: %s", reason)
+        _log.warning("this replica is shutting down: %s", reason)
         if self._group is not None:
             self._group.abandon()
         os._exit(1)

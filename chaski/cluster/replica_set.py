@@ -240,7 +240,7 @@ class ReplicaSet:
                 self._scale()
                 self._wake()
             except Exception:
-                _log.exception("the replicas cannot be watched")
+                _log.exception("watching the replicas failed")
             number += 1
             self._is_closed.wait(_ROUND)
 
@@ -277,7 +277,7 @@ class ReplicaSet:
                 self._connect(member)
                 self._wake()
             except Exception:
-                _log.exception("replica %s cannot be connected to again", member.name)
+                _log.exception("cannot reconnect to replica %s", member.name)
             finally:
                 self._returning.discard(member.name)
 
@@ -361,10 +361,10 @@ class ReplicaSet:
         before = self._scaler.number
         wanted = self._scaler.wanted(sum(load.answers for load in loads), loads[0].places, monotonic())
         if wanted != before:
-            _log.info("%d instead of %d replicas are wanted", wanted, before)
+            _log.info("the wanted number of replicas is %d instead of %d", wanted, before)
             self._members.scale(wanted)
 
 
 def _nothing(reply: ReplyOrError) -> None:
     if isinstance(reply, Exception):
-        _log.warning("an adapter cannot be loaded by a new replica: %s", reply)
+        _log.warning("a new replica cannot load an adapter: %s", reply)

@@ -48,7 +48,7 @@ class Connection:
                         self._start(number, message)
                 self._has_replies.set()
         except ChaskiError as error:
-            _log.warning("a connection ends: %s", error)
+            _log.warning("a connection was closed: %s", error)
         finally:
             for number in list(self._open):
                 self._cancel(number)

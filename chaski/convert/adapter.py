@@ -117,12 +117,12 @@ def _read_adapter_config(folder: Path) -> Config:
                 f"{path}: {key!r} is {config.values[key]!r:.80}, which GGUF cannot express"
             )
     if config.values.get("alora_invocation_tokens"):
-        raise UnsupportedError(f"{path}: an adapter that tokens switch on (aLoRA) cannot be converted")
+        raise UnsupportedError(f"{path}: an adapter that tokens activate (aLoRA) cannot be converted")
     start = config.values.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGING_THE_BASE):
         raise UnsupportedError(
-            f"{path}: 'init_lora_weights' is {start!r:.80}: the adapter fits a changed base only; save it "
-            "with path_initial_model_for_weight_conversion, which makes a plain one of it"
+            f"{path}: 'init_lora_weights' is {start!r:.80}: the adapter works only with a changed base; save "
+            "it with path_initial_model_for_weight_conversion, which turns it into a plain adapter"
         )
     return config
 
@@ -155,7 +155,9 @@ def _is_stabilized(config: Config) -> bool:
 def _read_pairs(config: Config, path: Path) -> dict[str, Pair]:
     """Return the matrices A and B with their scale, by the plain name of the weight they change."""
     if not path.is_file() and path.with_suffix(".bin").is_file():
-        raise UnsupportedError(f"{path.with_suffix('.bin')} is a pickle, which is not read: save safetensors")
+        raise UnsupportedError(
+            f"{path.with_suffix('.bin')} is a pickle, which is not supported; save it as safetensors"
+        )
     halves: dict[str, dict[str, SafeTensor]] = {}
     for name, tensor in open_safetensors(path).items():
         match = _FACTOR.fullmatch(name)

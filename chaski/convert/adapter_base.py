@@ -55,7 +55,7 @@ _MOST = 1024
 
 
 class AdapterBase(Struct, frozen=True):
-    """config: the text model's own settings. names: the plain names of tensors that are known to be there.
+    """config: the text model's own settings. names: the plain names of the tensors known to exist.
 
     shapes: the tensors of a GGUF file by name; empty for a folder.
     """
@@ -118,6 +118,6 @@ class AdapterBase(Struct, frozen=True):
         found = self.shapes.get(planned.name)
         if self.shapes and found != planned.shape:
             raise ModelError(
-                f"{self.config.path}: tensor {planned.name!r} has the shape {found}, but by its sizes "
-                f"{planned.shape}"
+                f"{self.config.path}: tensor {planned.name!r} has shape {found}, but the file's sizes "
+                f"require {planned.shape}"
             )

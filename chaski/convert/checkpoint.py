@@ -38,8 +38,8 @@ _SHOWN = 5
 class Checkpoint(Struct, frozen=True):
     """config: with the text model's own settings on top. tensors: by plain name.
 
-    plan: what the text model's file has. vision: the encoder of images, if there is one to convert.
-    target: the model that it proposes for, where it is a draft.
+    plan: the tensors of the text model's file. vision: the image encoder, if there is one to convert.
+    target: the target model, if the checkpoint is a draft.
     """
 
     folder: Path
@@ -115,8 +115,8 @@ def _target(config: Config, family: Family, folder: Path | None) -> DraftTarget 
     """Return the target of a draft. Raises for a draft without a target, and for a target without a draft."""
     if family.needs_target and folder is None:
         raise ModelError(
-            f"{config.path}: this is a draft, and its tokenizer that of its target: name the folder of the "
-            "checkpoint that it was trained for (chaski convert --target FOLDER)"
+            f"{config.path}: this is a draft, which needs the tokenizer of its target; name the folder of "
+            "the target's checkpoint (chaski convert --target FOLDER)"
         )
     if not family.needs_target and folder is not None:
         raise ModelError(f"{config.path}: only a draft takes a target; convert without {folder}")
@@ -141,10 +141,10 @@ def computing(config: Config) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, ValueError) as error:
-        raise ModelError(f"{config.path}: its numbers fit no model: {error}") from error
+        raise ModelError(f"{config.path}: its numbers are not valid for a model: {error}") from error
     except (TypeError, LookupError, AttributeError) as error:
         raise ModelError(
-            f"{config.path}: its values fit no model: {type(error).__name__}: {error}"
+            f"{config.path}: its values are not valid for a model: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -196,7 +196,7 @@ def _check_sources(folder: Path, planned: Planned, tensors: Mapping[str, SafeTen
     for name, shape in planned.sources.items():
         if name not in tensors:
             raise ModelError(
-                f"{folder}: tensor {name!r} {shape} is missing, which {planned.name!r} is made of"
+                f"{folder}: tensor {name!r} {shape} is missing; {planned.name!r} is made from it"
             )
         found = tensors[name].shape
         if found != shape:

@@ -27,7 +27,7 @@ D = TypeVar("D")
 class Config:
     """The settings of a model or of one of its parts. A null value counts as absent.
 
-    most: what it can count, such as layers, since a checkpoint has one tensor for each at least.
+    most: the upper limit of counts such as layers, because each layer has at least one tensor.
     """
 
     def __init__(self, path: Path, values: Mapping[str, Any], most: int = _LARGEST) -> None:
@@ -62,7 +62,7 @@ class Config:
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
-        """Return the number under `key` of parts that have tensors, at least 1. Raises ModelError."""
+        """Return the count under `key`, at least 1, of parts that have tensors. Raises ModelError."""
         value = self.get(key, int) if default is None else self.get(key, int, default)
         if value < 1:
             raise ModelError(f"{self.path}: {key!r} is {value}; there must be one at least")
@@ -122,7 +122,7 @@ def read_config(folder: Path) -> Config:
     if not path.exists():
         raise ModelNotFoundError(f"{path}: no such file; a checkpoint folder has one")
     values = read_json(path)
-    if "llm_config" in values:  # as InternVL's authors call the part of the text model
+    if "llm_config" in values:  # the text model's part in checkpoints of InternVL's authors
         values["text_config"] = values.pop("llm_config")
     return Config(path, values)
 

@@ -1,8 +1,8 @@
-"""`combine`: the low-rank factors of a checkpoint's matrices in the order of the GGUF tensor made of them.
+"""`combine`: arranges the low-rank factors of checkpoint matrices in the order of a GGUF tensor.
 
-A tensor of GGUF has the rows and columns of its sources in another order, or a part of the rows of one, or
-the rows of several. Its factors have the rows of B and the columns of A in the same order. Where several
-sources stand together, the rank is the sum of theirs, and each has its own rows of A and columns of B.
+A GGUF tensor contains the rows and columns of its source in another order, some rows of one source, or the
+rows of several sources. The rows of B and the columns of A are arranged in the same way. If a tensor combines
+several sources, its rank is the sum of their ranks, and each source has its own rows of A and columns of B.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class Pair(Struct, frozen=True):
 
 
 class _Piece(Struct, frozen=True):
-    """The factors of some rows: `rows` and `columns` of the source, in the order of the tensor.
+    """The factors of some rows of a tensor.
 
-    begin: the first of these rows in the tensor.
+    rows, columns: indices into the source, in the order of the tensor. begin: the piece's first row in the
+    tensor.
     """
 
     pair: Pair
@@ -53,9 +54,9 @@ class _Piece(Struct, frozen=True):
 
 
 class Factors(Struct, frozen=True):
-    """The factors of a tensor of GGUF, (rows, columns). Their elements are read when they are asked for.
+    """The factors of a GGUF tensor of `shape` (rows, columns). Elements are read on demand.
 
-    groups: pieces of the same source, which share their rows of A.
+    groups: pieces grouped by source; the pieces of a group share their rows of A.
     """
 
     shape: TensorShape
@@ -74,11 +75,11 @@ class Factors(Struct, frozen=True):
         return self.shape[0], self.rank
 
     def first(self) -> F32:
-        """A, (rank, columns)."""
+        """Return A, (rank, columns)."""
         return np.concatenate([_values(group[0].pair.first)[:, group[0].columns] for group in self.groups])
 
     def second(self, alpha: float) -> F32:
-        """B, (rows, rank), for readers whose scale is `alpha` over the rank."""
+        """Return B, (rows, rank), for readers that compute the scale as `alpha` divided by the rank."""
         found, begin = np.zeros(self.second_shape, np.float32), 0
         for group in self.groups:
             end = begin + group[0].pair.rank
@@ -91,10 +92,10 @@ class Factors(Struct, frozen=True):
 
 
 def combine(planned: Planned, pairs: Mapping[str, Pair]) -> Factors:
-    """The factors of a tensor, from those of its sources; sources without any add nothing.
+    """Combine the factors of a tensor's sources. A source without factors adds nothing.
 
-    Raises ModelError for factors of other sizes, UnsupportedError for a tensor that is no matrix, or whose
-    elements are not moved by rows and columns.
+    Raises ModelError for factors of the wrong size, and UnsupportedError for a tensor that is not a matrix or
+    does not consist of whole rows and columns of its sources.
     """
     if isinstance(planned, Concatenated):
         parts: tuple[Mapped, ...] = planned.parts
@@ -125,19 +126,21 @@ def _check(name: str, pair: Pair, shape: TensorShape) -> None:
     found = pair.second.shape[0], pair.first.shape[1]
     if found != shape:
         raise ModelError(
-            f"{pair.first.path}: the adapter of {name!r:.200} is for {found}, but it has {shape}"
+            f"{pair.first.path}: the adapter of {name!r:.200} has shape {found}, but its matrix has {shape}"
         )
 
 
 def _unsupported(planned: Planned) -> UnsupportedError:
-    return UnsupportedError(f"an adapter of {planned.name!r} cannot be converted: it is no single matrix")
+    return UnsupportedError(
+        f"an adapter of {planned.name!r} cannot be converted: the tensor is not a single matrix"
+    )
 
 
 @lru_cache(maxsize=64)
 def _order(
     arrange: Arrange, source: TensorShape, width: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-    """The rows and the columns of its source that a tensor of that width has; None if they are not whole."""
+    """Return the source rows and columns of a tensor with `width` columns; None if they are not whole."""
     row_numbers = np.broadcast_to(np.arange(source[0], dtype=np.int32)[:, None], source)
     column_numbers = np.broadcast_to(np.arange(source[1], dtype=np.int32), source)
     rows, columns = [], None

@@ -1,7 +1,6 @@
 """The description of a model family, and the tensors that most families have in common.
 
-Names of the checkpoint are plain: without the prefixes that wrappers such as `model.language_model.` put
-before them.
+Checkpoint names are plain names, without wrapper prefixes such as `model.language_model.`.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ class VisionFamily(Struct, frozen=True):
     architecture: str = ""
 
     def in_projector(self, config: Config) -> Iterator[Planned]:
-        """The tensors of a projector."""
+        """Return the tensors of the projector file."""
         return (self.projector_tensors or self.tensors)(config)
 
     def in_text_file(self, config: Config) -> Iterator[Mapped]:
-        """The tensors as the file of the text model calls them."""
+        """Yield the tensors under their names in the text model's file."""
         for planned in self.tensors(config):
             name = f".{planned.name}."
             for part, other in self.names.items():
@@ -109,8 +108,9 @@ class Family(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """A tensor that layers have: its name in GGUF and in the checkpoint, inside the layer and without suffix.
+    """A tensor of each layer.
 
+    name: its GGUF name within the layer, without suffix. source: its checkpoint name, likewise.
     shape, arrange, shift, source_shape: as in `Mapped`.
     """
 
@@ -124,14 +124,14 @@ class Row(Struct, frozen=True):
 
 
 def in_layers(config: Config, rows: Iterable[Row]) -> Iterator[Planned]:
-    """The rows in every layer."""
+    """Yield the tensors of `rows` for every layer."""
     rows = list(rows)
     for layer in range(config.count("num_hidden_layers")):
         yield from in_layer(layer, rows)
 
 
 def in_layer(layer: int, rows: Iterable[Row], prefix: str = "layers", block: str = "blk") -> Iterator[Mapped]:
-    """The rows in one layer, which the checkpoint has in `prefix` and GGUF in `block`."""
+    """Yield the tensors of `rows` for one layer, named `prefix` in the checkpoint and `block` in GGUF."""
     for row in rows:
         names = (f"{prefix}.{layer}.{row.source}{row.suffix}",)
         name = f"{block}.{layer}.{row.name}{row.suffix}"
@@ -145,7 +145,7 @@ def embeddings(
     gguf_norm: str = "output_norm",
     shift: float = 0.0,
 ) -> Iterator[Planned]:
-    """The embedding, the last norm, and the output matrix where the embedding does not serve as one."""
+    """Yield the embedding, the last norm, and the output matrix unless it is tied to the embedding."""
     hidden, vocab_size = config.get("hidden_size", int), config.get("vocab_size", int)
     yield Mapped("token_embd.weight", (vocab_size, hidden), ("embed_tokens.weight",))
     yield Mapped(f"{gguf_norm}.weight", (hidden,), (f"{last_norm}.weight",), shift=shift)
@@ -155,12 +155,12 @@ def embeddings(
 
 
 def _is_base(config: Config) -> bool:
-    """Return whether a checkpoint is one of states, without an output matrix."""
+    """Return whether the checkpoint is a base model, without an output matrix."""
     return any(str(name).endswith("Model") for name in config.list("architectures", str))
 
 
 def norm(config: Config, name: str, source: str, shift: float = 0.0) -> Row:
-    """A norm over the whole state."""
+    """Return a norm over the whole hidden state."""
     return Row(name, source, (config.get("hidden_size", int),), shift=shift)
 
 
@@ -172,9 +172,10 @@ def attention(
     part: str = "self_attn",
     output: str = "o_proj",
 ) -> Iterator[Row]:
-    """Query, key, value and output matrices; `biases`: those of the letters qkvo that have one.
+    """Yield the query, key, value and output matrices.
 
-    rotated: in the order of GGUF's `llama`, see `rotation`.
+    rotated: arrange queries and keys in the order of GGUF's `llama`, see `rotation`.
+    biases: the letters of qkvo whose matrices have a bias.
     """
     hidden, size = config.get("hidden_size", int), head_size(config)
     heads = config.get("num_attention_heads", int)
@@ -192,15 +193,15 @@ def attention(
 
 
 def biases(config: Config) -> str:
-    """The letters of `attention` for models that switch all biases at once."""
+    """Return `biases` of `attention` for models with one setting for all biases."""
     return "qkvo" if config.get("attention_bias", bool, False) else ""
 
 
 def rotation(num_heads: int) -> Arrange:
-    """Put the rows of a query or key matrix into the order of GGUF's `llama`.
+    """Return the arrangement of a query or key matrix's rows for GGUF's `llama`.
 
-    Hugging Face turns element i of a head together with i + size / 2, `llama` neighbours: 0 and half,
-    1 and half + 1, and so on become neighbours.
+    Hugging Face rotates element i of a head together with element i + size / 2, but `llama` rotates adjacent
+    elements. Elements 0 and size / 2 become adjacent, then 1 and size / 2 + 1, and so on.
     """
 
     def arrange(values: NDArray[Any]) -> NDArray[Any]:

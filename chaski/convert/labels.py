@@ -12,7 +12,7 @@ from chaski.errors import ModelError
 __all__ = ["classifier", "is_classifier", "label_metadata", "scores"]
 
 _RANK = 4
-_USUAL = 2  # labels of a configuration that does not name any
+_USUAL = 2  # the number of labels if the configuration names none
 
 
 def is_classifier(config: Config) -> bool:
@@ -28,7 +28,7 @@ def label_metadata(config: Config) -> Metadata:
 
 
 def classifier(config: Config, dense: str, output: str, *, is_dense_biased: bool = True) -> Iterator[Mapped]:
-    """The layer before the scores, and the one that makes them; `dense` and `output` are their names."""
+    """Yield the layer named `dense` and then the layer named `output`, which computes the scores."""
     hidden, count = config.get("hidden_size", int), len(_labels(config))
     for name, source, rows in (("cls", dense, hidden), ("cls.output", output, count)):
         yield Mapped(f"{name}.weight", (rows, hidden), (f"{source}.weight",))
@@ -37,13 +37,13 @@ def classifier(config: Config, dense: str, output: str, *, is_dense_biased: bool
 
 
 def scores(config: Config, name: str) -> Mapped:
-    """The matrix that makes the scores of a decoder's last token."""
+    """Return the matrix that computes scores from a decoder's last token."""
     shape = len(_labels(config)), config.get("hidden_size", int)
     return Mapped("cls.output.weight", shape, (f"{name}.weight",))
 
 
 def _labels(config: Config) -> list[str]:
-    """The labels in order, which configurations name by their numbers as texts."""
+    """Return the labels in order. Configurations list them by number, and JSON keys are strings."""
     names = config.part("id2label").values
     if not names:
         return [f"LABEL_{i}" for i in range(config.get("num_labels", int, _USUAL))]

@@ -1,4 +1,4 @@
-"""Metadata of a decoder's sizes and rotary embedding, from the keys that configurations share."""
+"""Metadata for a decoder's sizes and rotary embedding, from common configuration keys."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ def head_size(config: Config) -> int:
 
 
 def context_length(config: Config) -> int:
-    """The longest text. A window on every layer, which older architectures do not have, ends it too."""
+    """Return the longest context in tokens.
+
+    A sliding window on every layer also limits it, because older architectures have no windows in GGUF.
+    """
     length = config.get("max_position_embeddings", int)
     window = config.get("sliding_window", int, length)
     return min(length, window) if config.get("use_sliding_window", bool, True) else length
 
 
 def common_metadata(config: Config, *, truncate: bool = True, rope_tensors: tuple[str, ...] = ()) -> Metadata:
-    """Sizes that every decoder has, and its rotary embedding.
+    """Return the keys for the sizes that every decoder has and for its rotary embedding.
 
-    truncate: what readers of the architecture do to YaRN's ramp. rope_tensors: types of rope that the family
-    writes as tensors.
+    truncate: whether readers of the architecture truncate YaRN's ramp.
+    rope_tensors: types of rope that the family writes as tensors.
     """
     heads = config.get("num_attention_heads", int)
     entries: Metadata = {
@@ -62,7 +65,7 @@ def common_metadata(config: Config, *, truncate: bool = True, rope_tensors: tupl
 
 
 def rope(config: Config, layer_type: str = "full_attention") -> Config:
-    """The settings of the rotary embedding for layers of that type, as either generation writes them."""
+    """Return the rotary embedding's settings for a layer type, from old or new configurations."""
     settings = config.part("rope_parameters" if "rope_parameters" in config else "rope_scaling")
     if layer_type in settings:
         settings = settings.part(layer_type)
@@ -88,7 +91,7 @@ def _rope_metadata(config: Config, truncate: bool, tensors: tuple[str, ...]) -> 
 
 
 def _yarn_metadata(config: Config, settings: Config, truncate: bool) -> Metadata:
-    """Peng et al. 2023, https://arxiv.org/abs/2309.00071."""
+    """Return the keys for YaRN (Peng et al. 2023, https://arxiv.org/abs/2309.00071)."""
     if settings.get("truncate", bool, True) is not truncate:
         raise UnsupportedError(
             f"{config.path}: YaRN with 'truncate' {not truncate} cannot be converted for this architecture"
@@ -111,7 +114,7 @@ def _yarn_metadata(config: Config, settings: Config, truncate: bool) -> Metadata
 
 
 def _of_scales(settings: Config, factor: float) -> float:
-    """Return YaRN's factor of queries and keys for a configuration without one, from both scales or none."""
+    """Return YaRN's factor for queries and keys, computed from the two `mscale` settings if both exist."""
     above, below = (settings.get(name, float, 0.0) for name in ("mscale", "mscale_all_dim"))
     if above and below:
         return _yarn_magnitude(factor, above) / _yarn_magnitude(factor, below)
@@ -123,7 +126,7 @@ def _yarn_magnitude(factor: float, scale: float = 1.0) -> float:
 
 
 def refuse_attention_factor(config: Config, entries: Metadata) -> Metadata:
-    """Return `entries` of a family in whose layers with a window a rope is not stretched.
+    """Return `entries` for a family whose windowed layers do not scale their rope.
 
     Raises UnsupportedError for YaRN with a factor of attention, which GGUF stores only for all layers.
     """
@@ -136,9 +139,10 @@ def refuse_attention_factor(config: Config, entries: Metadata) -> Metadata:
 
 
 def llama3_rope_factors(config: Config) -> NDArray[np.float32] | None:
-    """Return the divisors of rotary frequencies (Llama Team 2024): (head size / 2,). None without such rope.
+    """Return the divisors of rotary frequencies (Llama Team 2024), (head size / 2,), or None for other ropes.
 
-    Long waves are stretched by the whole factor, short ones not at all, those between in proportion.
+    Long wavelengths are stretched by the full factor, short ones are unchanged, and those in between are
+    interpolated.
     """
     settings = rope(config)
     if settings.get("rope_type", str, "default") != "llama3":

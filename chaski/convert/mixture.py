@@ -1,4 +1,4 @@
-"""The types of tensors in the mixtures that `--type` names, as llama.cpp mixes them.
+"""The tensor types in each mixture that `--type` accepts. The mixtures equal llama.cpp's.
 
 The rule for a mixture such as Q4_K_M:
 
@@ -8,8 +8,9 @@ The rule for a mixture such as Q4_K_M:
   layers and in every third between them; in Q4_K_S they get Q5_K, `attn_v` in the first four layers,
   `ffn_down` in the first eighth.
 * With exactly eight experts the small `attn_k` and `attn_v` get Q8_0, and `attn_output` Q5_K in Q4_K.
-* Of an encoder of images (`v.`, `mm.`) matrices get Q8_0, and what projects its rows F16.
-* A row that is not whole blocks of 256 gets the type of nearest size with blocks of 32, else F16.
+* In an image encoder (`v.`, `mm.`) matrices get Q8_0, and the projection of its rows gets F16.
+* If rows cannot be split into blocks of 256, the tensor gets the type of nearest size with blocks of 32; if
+  that does not fit either, F16.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Sizes(Struct, frozen=True):
 
 
 class Mixture(Struct, frozen=True):
-    """A choice of types. number: how `general.file_type` counts it."""
+    """A choice of types. number: its value of `general.file_type`."""
 
     name: str
     number: int
@@ -80,7 +81,10 @@ MIXTURES = {
 
 
 def find_mixture(name: str) -> Mixture:
-    """The mixture of that name, in any case; Q4_K and Q5_K mean their M. OptionError for another."""
+    """Return the mixture with this name, ignoring case. Q4_K and Q5_K mean Q4_K_M and Q5_K_M.
+
+    Raises OptionError for an unknown name.
+    """
     wanted = name.upper()
     wanted += "_M" if wanted in ("Q4_K", "Q5_K") else ""
     if wanted not in MIXTURES:
@@ -133,7 +137,7 @@ class _Chooser:
         return type
 
     def _with_more_bits(self, index: int, count: int, first: int) -> QuantType:
-        """The type of a sensitive matrix: number `index` of `count`; `first`: how many begin a Q4_K_S."""
+        """Return the type of sensitive matrix `index` of `count`. In Q4_K_S the first `first` get Q5_K."""
         if self._name.endswith("_M") and _is_sensitive(index, count):
             return QuantType.Q6_K
         if self._name == "Q4_K_S" and index < first:
@@ -146,7 +150,7 @@ def _is_value(name: str) -> bool:
 
 
 def _layer(name: str) -> int:
-    """The number of the layer that a tensor is of, where its name matches."""
+    """Return the layer number in a tensor's name, which must match."""
     match = _LAYER.match(name)
     assert match is not None, name
     return int(match[1])

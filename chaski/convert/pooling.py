@@ -20,7 +20,7 @@ _POOLINGS = {"mean": 1, "cls": 2, "lasttoken": 3}
 
 
 def read_pooling(config: Config) -> int:
-    """Return the pooling that sentence-transformers' settings name, of either generation; else the mean."""
+    """Return the pooling from sentence-transformers' old or new settings; mean pooling by default."""
     path = config.path.parent / _POOLING
     found = Config(path, read_json(path))
     modes = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
@@ -33,9 +33,9 @@ def read_pooling(config: Config) -> int:
 
 
 def pooling_metadata(config: Config) -> Metadata:
-    """The pooling of a decoder that comes with sentence-transformers' settings of one, else nothing.
+    """Return the pooling of a decoder if sentence-transformers' settings define one, else no keys.
 
-    Such a decoder may let all tokens see each other.
+    Attention in such a decoder may be bidirectional.
     """
     if not (config.path.parent / _POOLING).exists():
         config.expect("is_causal", True)
@@ -45,13 +45,13 @@ def pooling_metadata(config: Config) -> Metadata:
 
 
 def check_modules(config: Config, embeds: bool) -> None:
-    """Raise UnsupportedError for dense layers of sentence-transformers that would be left out in silence."""
+    """Raise UnsupportedError for sentence-transformers' dense layers that the conversion would drop."""
     known = set(MODULES.values()) if embeds else set()
     left = sorted(path.name for path in config.path.parent.glob("*_Dense*") if path.name not in known)
     if left:
         raise UnsupportedError(
             f"{config.path.parent}: the dense layer {left[0]} cannot be converted for this architecture; "
-            "without it vectors would be others"
+            "without it the model would return different vectors"
         )
 
 
@@ -74,7 +74,7 @@ def dense_tensors(config: Config) -> Iterator[Mapped]:
 def _dense(config: Config) -> dict[str, Config]:
     """Return the settings of the dense layers, by GGUF's names.
 
-    Raises UnsupportedError for layers that cannot be applied to the states before they are pooled.
+    Raises UnsupportedError for dense layers with a bias or an activation.
     """
     found: dict[str, Config] = {}
     for name, folder in MODULES.items():

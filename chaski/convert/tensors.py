@@ -1,7 +1,7 @@
-"""The sources of a GGUF file's tensors, and the making of their bytes, a part at a time.
+"""The sources of a GGUF file's tensors. Each tensor's bytes are produced in parts.
 
-Arrangements work on views of the mapped file, so permuting, splitting and stacking moves no bytes before the
-part that is being written.
+Arrangements are views of the memory-mapped file, so permuting, splitting and stacking copy no bytes until a
+part is written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ELEMENTS_AT_ONCE = 1 << 20
 
 
 class Planned(Protocol):
-    """A tensor of the file that is to be written."""
+    """A tensor of the file to write."""
 
     @property
     def name(self) -> str: ...
@@ -55,14 +55,14 @@ class Planned(Protocol):
 
     @property
     def sources(self) -> Mapping[str, TensorShape]:
-        """The tensors of the checkpoint that it is made of, and the shape that each must have."""
+        """The checkpoint tensors that it is made from, with the shape that each must have."""
 
     @property
     def packed(self) -> QuantType | None:
-        """The type that it has already; None when it can have any."""
+        """The type that the source is already stored in; None if any type can be written."""
 
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
-        """Its bytes in `type`, part by part."""
+        """Yield the tensor's bytes in `type`, in parts."""
 
 
 def as_it_is(values: NDArray[Any]) -> NDArray[Any]:
@@ -81,11 +81,13 @@ def third(index: int, values: NDArray[Any]) -> NDArray[Any]:
 
 
 class Mapped(Struct, frozen=True):
-    """One tensor of the checkpoint, or several of the same shape one after the other.
+    """One checkpoint tensor, or several of the same shape in sequence.
 
-    names: those tensors. source_shape: what each must have, by default `shape`.
-    arrange: what becomes of each, as a view; together they have the elements of `shape` in order.
-    shift: is added to every element. function: is applied to all of them, as float32.
+    names: the checkpoint tensors.
+    source_shape: the shape of each checkpoint tensor, by default `shape`.
+    arrange: maps each checkpoint tensor to a view; the views together have the elements of `shape` in order.
+    shift: a number added to every element, after `function`.
+    function: a function applied to the elements in float32.
     """
 
     name: str
@@ -111,14 +113,14 @@ class Mapped(Struct, frozen=True):
                 yield quantize(self._changed(part.reshape(-1, self.shape[-1])), type)
 
     def _changed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The elements after `function` and `shift`; as they are stored where there is neither."""
+        """Apply `function` and `shift`. Without either, return the stored elements."""
         if self.function is not None:
             values = self.function(as_float32(values))
         return as_float32(values) + np.float32(self.shift) if self.shift else values
 
 
 def parts_of(view: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Parts of a view in order, small ones, each of whole rows where the view has two axes or more."""
+    """Yield small parts of a view in order. With two or more axes, each part consists of whole rows."""
     if view.size <= _ELEMENTS_AT_ONCE or view.ndim == 1:
         yield view
         return
@@ -131,7 +133,7 @@ def parts_of(view: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 class Concatenated(Struct, frozen=True):
-    """The rows of several parts, one part after the other. The parts may come from one tensor."""
+    """The rows of several parts in sequence. The parts may come from one tensor."""
 
     name: str
     parts: tuple[Mapped, ...]
@@ -152,9 +154,9 @@ class Concatenated(Struct, frozen=True):
 
 
 class Adapted(Struct, frozen=True):
-    """A matrix, and the product of `first` (rows, rank) and `second` (rank, columns) times `scale`.
+    """A matrix plus `scale` times the product of a first (rows, rank) and a second factor (rank, columns).
 
-    Both are those with the number `index` among `count` that stand in one tensor each.
+    first, second: the names of tensors that each stack `count` factors; `index` selects one.
     """
 
     mapped: Mapped
@@ -220,7 +222,7 @@ class Padded(Struct, frozen=True):
 
 
 class Constant(Struct, frozen=True):
-    """Values that follow from the configuration, written in float32."""
+    """Values derived from the configuration, written in float32."""
 
     name: str
     values: NDArray[np.float32]
@@ -240,7 +242,7 @@ class Constant(Struct, frozen=True):
 
 
 class Integers(Struct, frozen=True):
-    """A tensor of whole numbers, written in int32. source: the checkpoint's name of it."""
+    """A tensor of integers, written in int32. source: its name in the checkpoint."""
 
     name: str
     shape: TensorShape
@@ -263,11 +265,14 @@ class Integers(Struct, frozen=True):
 
 
 class PackedExperts(Struct, frozen=True):
-    """Expert matrices that the checkpoint has in MXFP4 already; only bits move.
+    """Expert matrices that the checkpoint already stores in MXFP4. Their bits are only rearranged.
 
-    blocks: (experts, rows, columns / 32, 16) bytes, neighbours in one byte, the first in its low half.
-    scales: (experts, rows, columns / 32) exponents. GGUF has both in one block, and in byte j elements j and
-    j + 16. rows: which of the rows, since gate and up may stand in turn.
+    GGUF stores the scale and the elements together in one block, with elements j and j + 16 in byte j.
+
+    blocks: the tensor of elements, (experts, rows, columns / 32, 16) bytes. Each byte has two adjacent
+    elements, the first in its low half.
+    scales: the tensor of exponents, (experts, rows, columns / 32).
+    rows: the rows to take, because the rows of gate and up may alternate.
     """
 
     name: str
@@ -294,7 +299,7 @@ class PackedExperts(Struct, frozen=True):
 
 
 def _repacked(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(rows, groups, 16) and (rows, groups) -> the bytes of the blocks."""
+    """Return the bytes of GGUF's blocks for elements (rows, groups, 16) and scales (rows, groups)."""
     codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(*scales.shape, 2, 16)
     packed = codes[..., 0, :] | codes[..., 1, :] << 4
     return np.concatenate([scales[..., None], packed], axis=-1).reshape(-1)

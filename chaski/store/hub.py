@@ -100,9 +100,9 @@ def _json(data: bytes, host: str) -> list[Any]:
     try:
         found = load_json(data, _MAX_PAGE_VALUES)
     except (ValueError, RecursionError, TooManyValuesError) as error:
-        raise RegistryError(f"{host} sent a list of files that cannot be read: {error}") from None
+        raise RegistryError(f"{host} sent a file list that cannot be read: {error}") from None
     if not isinstance(found, list):
-        raise RegistryError(f"{host} sent a list of files that is no list")
+        raise RegistryError(f"{host} sent a file list that is not a JSON list")
     return found
 
 

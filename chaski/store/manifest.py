@@ -99,15 +99,15 @@ def go_json(value: object) -> bytes:
 
 
 def _manifest(found: Any) -> Manifest:
-    _require(isinstance(found, dict), "it is no object")
+    _require(isinstance(found, dict), "it is not an object")
     _require(found.get("schemaVersion") == 2, "schemaVersion is not 2")
     layers = found.get("layers")
-    _require(isinstance(layers, list) and len(layers) <= _MAX_LAYERS, "layers is no list, or a huge one")
+    _require(isinstance(layers, list) and len(layers) <= _MAX_LAYERS, "layers is not a list, or is too long")
     return Manifest(_layer(found.get("config")), tuple(_layer(layer) for layer in layers))
 
 
 def _layer(found: Any) -> ManifestLayer:
-    _require(isinstance(found, dict), "a layer is no object")
+    _require(isinstance(found, dict), "a layer is not an object")
     size = found.get("size")
     _require(type(size) is int and 0 <= size <= _LARGEST, f"the size of a layer is {size!r:.40}")
     source, name = _text(found, "from"), _text(found, "name")

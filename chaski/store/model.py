@@ -150,7 +150,7 @@ def _weights(entry: Entry, config: StoredConfig, models: tuple[Path, ...]) -> Pa
             f"{entry.name.short} runs on {config.remote_host}; chaski runs models here only"
         )
     if len(models) != 1:
-        what = "is no GGUF model" if not models else f"has {len(models)} files of weights"
+        what = "is not a GGUF model" if not models else f"has {len(models)} weight files"
         raise UnsupportedError(f"{entry.name.short} {what}; this version runs models of one GGUF file")
     return models[0]
 
@@ -165,7 +165,7 @@ def _messages(text: str | None) -> tuple[Mapping[str, str], ...]:
     try:
         return tuple({"role": turn["role"], "content": turn.get("content") or ""} for turn in found)
     except (TypeError, KeyError, AttributeError):
-        raise StoreError("the messages of the model are no list of roles and contents") from None
+        raise StoreError("the messages of the model are not a list of roles and contents") from None
 
 
 def _read_json(data: str | bytes, kind: type[T], what: str) -> T:

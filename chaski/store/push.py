@@ -76,7 +76,7 @@ def _resume(registry: Registry, layer: ManifestLayer, url: str) -> tuple[int, st
     except RegistryError:
         begun = registry.begin_upload(layer.digest, None)
         if begun is None:
-            raise RegistryError("the registry took over a blob that nobody offered") from None
+            raise RegistryError("the registry mounted a blob, but no mount was requested") from None
         return 0, begun
 
 

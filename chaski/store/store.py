@@ -250,7 +250,7 @@ class Store:
             except ModelNotFoundError:
                 continue  # deleted just now
             except StoreError as error:
-                _log.warning("no blob is deleted: %s", error)
+                _log.warning("no blobs were deleted: %s", error)
                 return None
         return used
 

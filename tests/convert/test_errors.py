@@ -141,7 +141,7 @@ TOKENIZERS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "merges": (
         {"model": {"type": "BPE", "vocab": {}, "merges": ["a"]}},
         TokenizerError,
-        "'a' has no two",
+        "'a' does not have two",
     ),
     "no merges": ({"model": {"type": "BPE", "vocab": {}}}, TokenizerError, "no merges"),
     "ids": (

@@ -190,7 +190,7 @@ REFUSED: list[tuple[Settings, str]] = [
     ({"fan_in_fan_out": True}, "'fan_in_fan_out' is True"),
     ({"modules_to_save": ["lm_head"]}, r"'modules_to_save' is \['lm_head'\]"),
     ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "'target_parameters'"),
-    ({"init_lora_weights": "pissa_niter_4"}, "fits a changed base only"),
+    ({"init_lora_weights": "pissa_niter_4"}, "works only with a changed base"),
     ({"alora_invocation_tokens": [1, 2]}, "aLoRA"),
     ({"alpha_pattern": {".*q_proj": 3}}, r"'alpha_pattern' has '\.\*q_proj'"),
     ({"lora_alpha": 0}, "changes nothing"),
@@ -226,7 +226,11 @@ TENSORS: list[tuple[dict[str, NDArray[Any]], type[Exception], str]] = [
         ModelError,
         "no common rank",
     ),
-    ({f"{Q_PROJ}.lora_A.weight": NARROW, f"{Q_PROJ}.lora_B.weight": WIDE}, ModelError, r"is for \(32, 32\)"),
+    (
+        {f"{Q_PROJ}.lora_A.weight": NARROW, f"{Q_PROJ}.lora_B.weight": WIDE},
+        ModelError,
+        r"has shape \(32, 32\)",
+    ),
     (
         {
             "model.layers.7.mlp.up_proj.lora_A.weight": NARROW,
@@ -265,7 +269,7 @@ def test_the_base_must_be_known(tmp_path: Path) -> None:
         convert_adapter(adapter, out)
     with pytest.raises(ModelNotFoundError, match="no such file or folder"):
         convert_adapter(adapter, out, tmp_path / "nothing")
-    with pytest.raises(ModelError, match=r"is for \(32, 64\), but it has \(32, 32\)"):
+    with pytest.raises(ModelError, match=r"has shape \(32, 64\), but its matrix has \(32, 32\)"):
         convert_adapter(adapter, out, DATA / "phi3")
     # Without weights, the configuration suffices, and may be next to the adapter.
     (adapter / "config.json").write_bytes((DATA / "llama3" / "config.json").read_bytes())

@@ -189,5 +189,5 @@ def test_a_list_of_files_that_means_nothing(
 
     hub.put("model-Q4_K_M")
     monkeypatch.setattr(Handler, "_list_files", lambda handler: handler.reply(200, listed))
-    with pytest.raises(chaski.ChaskiError, match=r"that cannot be read|that is no list|it has: none"):
+    with pytest.raises(chaski.ChaskiError, match=r"that cannot be read|that is not a JSON list|it has: none"):
         pulled(store, hub.name())

@@ -73,7 +73,7 @@ _MEANT_BY = {
     "NomicBertModel": ("moe_every_n_layers", "nomicbertmoe"),
     "XLMRobertaModel": ("lora_adaptations", "jinabert3"),
 }
-"""Releases that go by the name of another architecture: the setting that tells them, and their file."""
+"""Releases that use another architecture's name: the setting that distinguishes them, and their file."""
 
 ENCODERS = {
     "Idefics3ForConditionalGeneration": "idefics3",
@@ -87,7 +87,8 @@ ENCODERS = {
 }
 """Encoders of images for any text model; their modules define `VISION`.
 
-Where a checkpoint has no part for its text model, they have `text_model`, its kind by the configuration."""
+If the checkpoint's configuration has no part for the text model, the module also defines `text_model`, which
+returns the text model's type for a configuration."""
 
 TEXT_PARTS = {
     "AudioFlamingo3ForConditionalGeneration": "qwen2",
@@ -109,7 +110,7 @@ _OTHER_PARTS = (
     r"(aligner|merger|mm_projector|multi_modal_projector|vit_large_projector)\..*",
     r"(code2wav|generation_\w+|talker|token2wav|vqmodel)\..*",
 )
-"""The tensors of such models that belong to other parts."""
+"""The tensors of these models that do not belong to the text model."""
 
 TEXT_MODELS = {
     "granite": "granite",
@@ -125,7 +126,7 @@ TEXT_MODELS = {
 
 
 def find_family(config: Config) -> Family:
-    """The family of a configuration; UnsupportedError for one that has no file here."""
+    """Return the family for a configuration. Raises UnsupportedError for unknown architectures."""
     names = config.list("architectures", str)
     name = names[0] if names else None
     if name in ENCODERS:
@@ -143,7 +144,7 @@ def find_family(config: Config) -> Family:
 
 
 def _seeing(config: Config, encoder: ModuleType) -> Family:
-    """The family of the text model, with that encoder of images in front of it."""
+    """Return the family of the text model, with this image encoder added."""
     if hasattr(encoder, "text_model"):
         kind = encoder.text_model(config)
     else:

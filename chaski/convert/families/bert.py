@@ -25,12 +25,12 @@ __all__ = [
     "layer_rows",
 ]
 
-# Heads of pre-training, and a layer for the first token of texts that are classified.
+# Pre-training heads, and a layer for the first token in classification.
 HEADS = (r"cls\..*", r"pooler\..*", r"lm_head\..*")
 
 
 class Names(Struct, frozen=True):
-    """Names that a checkpoint has for the tensors of a model like BERT.
+    """A checkpoint's names for the tensors of a model like BERT.
 
     layers: prefix of a layer's number. parts: names of a layer's parts, by GGUF's names.
     token_embd, token_types, token_embd_norm: what GGUF calls so. unbiased: those of `parts` without a bias.
@@ -71,7 +71,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def encoder_metadata(config: Config) -> Metadata:
-    """The keys that all models like BERT have, but for the context."""
+    """Return the keys that all models like BERT have, except the context length."""
     return {
         "block_count": config.get("num_hidden_layers", int),
         "embedding_length": config.get("hidden_size", int),
@@ -84,7 +84,7 @@ def encoder_metadata(config: Config) -> Metadata:
 
 
 def _positions(config: Config) -> tuple[int, int]:
-    """The position of a text's first token, and how many there are from it on.
+    """Return the position of a text's first token and the number of positions from there.
 
     RoBERTa's positions begin after the position of padding.
     """
@@ -113,7 +113,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 def encoder_tensors(config: Config, names: Set[str], found: Names) -> Iterator[Planned]:
-    """All tensors but for tables of positions."""
+    """Yield all tensors except the position tables."""
     yield from embedding_tensors(config, names, found)
     kinds = _kinds(names, found)
     for number in range(config.count("num_hidden_layers")):
@@ -134,14 +134,14 @@ def embedding_tensors(config: Config, names: Set[str], found: Names) -> Iterator
 
 
 def _kinds(names: Set[str], found: Names) -> Mapping[str, str]:
-    """The two tensors of a norm, which the first releases call otherwise."""
+    """Return the names of a norm's two tensors, which the first releases call differently."""
     if f"{found.token_embd_norm}.gamma" in names:
         return {"weight": "gamma", "bias": "beta"}
     return {"weight": "weight", "bias": "bias"}
 
 
 def layer_rows(config: Config, found: Names) -> Iterator[Row]:
-    """The tensors of a layer."""
+    """Yield the tensors of a layer."""
     hidden, size = config.get("hidden_size", int), config.get("intermediate_size", int)
     rows = {"attn_qkv": 3 * hidden, "ffn_up": 2 * size if found.is_gated else size, "ffn_gate": size}
     for name, source in found.parts.items():

@@ -41,7 +41,7 @@ def sizes(vision: Config, *, eps: float) -> Metadata:
 
 
 def preprocessor(config: Config) -> Config:
-    """The settings of the checkpoint's image processor."""
+    """Return the settings of the checkpoint's image processor."""
     path = config.path.parent / "preprocessor_config.json"
     return Config(path, read_json(path))
 
@@ -64,7 +64,7 @@ def embeddings(vision: Config, tower: str) -> Iterator[Mapped]:
 
 
 def layers(vision: Config, count: int, tower: str = TOWER) -> Iterator[Mapped]:
-    """The first `count` layers."""
+    """Yield the first `count` layers."""
     size, hidden = vision.get("hidden_size", int), vision.get("intermediate_size", int)
     shapes = (
         ("ln1", "layer_norm1", (size,)),
@@ -83,6 +83,6 @@ def layers(vision: Config, count: int, tower: str = TOWER) -> Iterator[Mapped]:
 
 
 def both(name: str, source: str, shape: tuple[int, ...]) -> Iterator[Mapped]:
-    """A weight and a bias."""
+    """Yield a weight and a bias."""
     yield Mapped(f"{name}.weight", shape, (f"{source}.weight",))
     yield Mapped(f"{name}.bias", shape[:1], (f"{source}.bias",))

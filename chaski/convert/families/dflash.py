@@ -44,7 +44,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def _layers(config: Config) -> list[int]:
-    """The layers of the target whose outputs are read."""
+    """Return the layers of the target whose outputs are read."""
     layers = config.part("dflash_config").list("target_layer_ids", int)
     if not layers or any(type(layer) is not int for layer in layers):
         raise ModelError(f"{config.path}: 'target_layer_ids' of 'dflash_config' is {layers!r:.80}, no layers")

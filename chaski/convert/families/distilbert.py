@@ -35,7 +35,7 @@ _EPSILON = 1e-12
 
 
 def _as_bert(config: Config) -> Config:
-    """The settings under BERT's names."""
+    """Return the settings under BERT's names."""
     known = {new: config.values[old] for old, new in _KEYS.items() if old in config}
     return Config(config.path, {**known, "layer_norm_eps": _EPSILON}).over(config)
 

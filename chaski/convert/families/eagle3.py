@@ -68,8 +68,8 @@ class TokenIds(Struct, frozen=True):
         ids = source.data.astype(np.int64) + np.arange(len(source.data))
         if ids.min() < 0 or ids.max() >= self.vocab_size or len(np.unique(ids)) < len(ids):
             raise ModelError(
-                f"{source.path}: tensor {self.name!r} names tokens twice, or some that are none of "
-                f"{self.vocab_size}"
+                f"{source.path}: tensor {self.name!r} has duplicate token ids, or ids outside of its "
+                f"target's vocabulary of {self.vocab_size}"
             )
         yield ids.astype("<i8").view(np.uint8)
 
@@ -99,7 +99,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 def _rows(config: Config) -> Iterator[Row]:
-    """The tensors of the layer, whose attention reads embedding and fused states side by side."""
+    """Yield the tensors of the layer, whose attention reads embeddings concatenated with fused states."""
     hidden, size = config.get("hidden_size", int), head_size(config)
     heads = config.get("num_attention_heads", int)
     kv_heads = config.get("num_key_value_heads", int, heads)

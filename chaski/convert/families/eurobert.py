@@ -1,4 +1,4 @@
-"""EuroBERT (Boizard et al. 2025): Llama's layers, in which all tokens see each other."""
+"""EuroBERT (Boizard et al. 2025): Llama's layers with bidirectional attention."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def metadata(config: Config) -> Metadata:
     return common_metadata(config) | {
         "context_length": config.get("max_position_embeddings", int),
         "attention.sliding_window": config.get("sliding_window", int),
-        # A bound of null means none, which readers take from 0.
+        # A null bound means no bound, which GGUF readers expect as 0.
         "attn_logit_softcapping": config.get("attn_logit_softcapping", float, 0.0),
         "final_logit_softcapping": config.get("final_logit_softcapping", float, 0.0),
     }

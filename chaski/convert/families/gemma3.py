@@ -11,7 +11,7 @@ from chaski.convert.family import VISION_TENSORS, Family, Row, embeddings, in_la
 from chaski.convert.metadata import Metadata, common_metadata, head_size, refuse_attention_factor, rope
 from chaski.convert.tensors import Planned
 
-_PERIOD = 6  # five layers with a window, then one without; GGUF has no word for another order
+_PERIOD = 6  # five layers with a window, then one without; GGUF cannot express another order
 _LAYERS_OF_27B = 62
 # Values that Google's configurations leave out.
 DEFAULTS = {

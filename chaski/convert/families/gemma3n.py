@@ -1,4 +1,4 @@
-"""Gemma 3n, text (Google 2025): AltUp, LAuReL, sparse gates, and last layers that store nothing."""
+"""Gemma 3n, text (Google 2025): AltUp, LAuReL, sparse gates, and last layers that store no keys or values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEFAULTS = {"tie_word_embeddings": True, "rope_theta": 1e6, "rope_local_base_fr
 
 
 def _sized(config: Config) -> Config:
-    """The settings with one size of the feed-forward blocks, which some have for each layer."""
+    """Return the settings with one feed-forward size. Some configurations list a size for each layer."""
     sizes = config.values.get("intermediate_size")
     if not isinstance(sizes, list):
         return config

@@ -1,4 +1,4 @@
-"""Gemma 4, text (Google 2026): layers that see all have larger heads, and the last ones store nothing."""
+"""Gemma 4, text (Google 2026): full-attention layers have larger heads, and the last layers store no keys."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from chaski.convert.tensors import Constant, Mapped, Padded, Planned
 from chaski.errors import UnsupportedError
 
 _NEAR, _FAR = "sliding_attention", "full_attention"
-_STILL = 1e30  # divides the frequency of a pair that does not turn
-# Encoders of images where none is configured, and what no model here has a use for.
+_STILL = 1e30  # divides the frequency of a pair that is not rotated
+# Image encoders that are not configured, and tensors that no model here uses.
 UNUSED = (r"(vision_tower|embed_vision|vision_embedder)\..*", *gemma4_vision.UNUSED)
 # Values that configurations leave out.
 DEFAULTS = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "tie_word_embeddings": True}
 
 
 class _Layer(Struct, frozen=True):
-    """The sizes that differ from layer to layer. `stores` is None where keys serve as values."""
+    """The sizes that differ between layers. `stores` is None if keys serve as values."""
 
     is_near: bool
     head_size: int
@@ -54,7 +54,7 @@ def _layers(config: Config) -> list[_Layer]:
 
 
 def _of_far_layers(config: Config, kinds: list[str]) -> tuple[int, int]:
-    """The size of heads and the number of key/value heads, as either generation of settings has them."""
+    """Return the head size and the number of key/value heads, from old or new settings."""
     size = config.get("global_head_dim", int, None)
     heads = config.get("num_global_key_value_heads", int, None)
     each = config.part("per_layer_config")
@@ -141,11 +141,11 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
         yield from in_layer(index, layer(config, own))
         for name, source, shape in _plain_parameters(config):
             yield Mapped(f"blk.{index}.{name}", shape, (f"layers.{index}.{source}",))
-    yield Constant("rope_freqs.weight", _rope_factors(config))  # by now heads have the size that is said
+    yield Constant("rope_freqs.weight", _rope_factors(config))  # the head size is checked at this point
 
 
 def per_layer_inputs(config: Config) -> Iterator[Planned]:
-    """The tensors of embeddings per layer. Tokens of images and sounds, which have none, get zeros."""
+    """Yield the tensors of the per-layer embeddings. Image and audio tokens, which have none, get zeros."""
     hidden, size = config.get("hidden_size", int), config.get("hidden_size_per_layer_input", int)
     vocab_size = config.get("vocab_size", int)
     count = config.get("vocab_size_per_layer_input", int, vocab_size)
@@ -157,7 +157,7 @@ def per_layer_inputs(config: Config) -> Iterator[Planned]:
 
 
 def per_layer_rows(config: Config) -> Iterator[Row]:
-    """The layer's own part of them."""
+    """Yield a layer's tensors for the per-layer embeddings."""
     hidden, size = config.get("hidden_size", int), config.get("hidden_size_per_layer_input", int)
     yield Row("inp_gate", "per_layer_input_gate", (size, hidden))
     yield Row("proj", "per_layer_projection", (hidden, size))
@@ -165,7 +165,7 @@ def per_layer_rows(config: Config) -> Iterator[Row]:
 
 
 def _plain_parameters(config: Config) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Tensors of a layer whose names in the checkpoint have no suffix."""
+    """Yield the tensors of a layer whose checkpoint names have no suffix."""
     yield "layer_output_scale.weight", "layer_scalar", (1,)
     if config.get("enable_moe_block", bool, False):
         hidden, inner = config.get("hidden_size", int), config.get("moe_intermediate_size", int)
@@ -177,7 +177,7 @@ def _plain_parameters(config: Config) -> Iterator[tuple[str, str, tuple[int, ...
 
 
 def _rope_factors(config: Config) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """The divisors of frequencies of layers that see all: a part of the pairs turns, the rest stays."""
+    """Return the divisors of frequencies for full-attention layers, which rotate only some of the pairs."""
     settings = rope(config, _FAR)
     if (
         settings.get("rope_type", str, "default") != "proportional"

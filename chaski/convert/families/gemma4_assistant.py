@@ -1,7 +1,7 @@
-"""Gemma 4's assistants (Google 2026), which propose tokens: layers that read the keys of another model.
+"""Gemma 4's assistants (Google 2026), draft models whose layers read the keys of their target.
 
-The small ones sort their vocabulary into clusters, so that logits are computed for the nearest clusters only.
-llama.cpp's converter leaves the clusters out; here they get the names that llama.cpp has for them.
+The small assistants group their vocabulary into clusters and compute logits for the nearest clusters only.
+llama.cpp's converter omits the clusters; this one writes them under llama.cpp's names.
 """
 
 from __future__ import annotations

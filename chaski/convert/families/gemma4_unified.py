@@ -1,4 +1,4 @@
-"""Gemma 4 12B (Google 2026): the text model of the others, and a matrix for large patches to see with."""
+"""Gemma 4 12B (Google 2026): Gemma 4's text model, and one matrix for large image patches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma 4's encoder of images (Google 2026), whose matrices may have bounds, and what projects its rows."""
+"""Gemma 4's image encoder (Google 2026), whose matrices may have bounds, and its projector."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def projector(config: Config) -> Metadata:
 
 
 def projector_common(config: Config, kind: str, entries: Metadata) -> Metadata:
-    """Return the metadata of a projector; llama.cpp wants a size of images, and reads it nowhere."""
+    """Return the metadata of a projector. llama.cpp requires an image size, but does not use it."""
     return entries | {
         "use_gelu": True,
         "vision.image_mean": [0.0] * COLORS,
@@ -137,7 +137,7 @@ def tensors(config: Config) -> Iterator[Mapped]:
 
 
 def _by_colors(patch: int) -> Any:
-    """Put the elements of a patch, pixel by pixel in the checkpoint, into the order of a kernel."""
+    """Return the arrangement of a patch's elements from the checkpoint's pixel order to a kernel's order."""
 
     def arrange(values: NDArray[Any]) -> NDArray[Any]:
         return values.reshape(-1, patch, patch, COLORS).transpose(0, 3, 1, 2)
@@ -160,6 +160,6 @@ def _layer(vision: Config) -> Iterator[Row]:
         yield Row(f"attn_{letter}_norm", f"self_attn.{letter}_norm", (head_size,))
 
 
-# Encoders of sounds, and matrices of layers that read the keys and values of others.
+# Audio encoders, and matrices of layers that read the keys and values of other layers.
 UNUSED = (r"(audio_tower|embed_audio)\..*", r"layers\.\d+\.self_attn\.(k_proj|v_proj|k_norm)\.weight")
 VISION = VisionFamily(metadata, projector, tensors, {}, unused=UNUSED)

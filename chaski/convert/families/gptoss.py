@@ -1,4 +1,4 @@
-"""gpt-oss (OpenAI 2025): rows of gate and up take turns, and experts come in MXFP4 already."""
+"""gpt-oss (OpenAI 2025): rows of gate and up alternate, and the checkpoint stores experts in MXFP4."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def layer(config: Config) -> Iterator[Row]:
 
 
 def experts(config: Config, names: Set[str], layer: int) -> Iterator[Planned]:
-    """The matrices of a layer's experts, in MXFP4 or transposed in floats, and their biases."""
+    """Yield the matrices of a layer's experts, in MXFP4 or as transposed floats, and their biases."""
     number, hidden = config.get("num_local_experts", int), config.get("hidden_size", int)
     size = config.get("intermediate_size", int)
     for name, part, turn in _MATRICES:

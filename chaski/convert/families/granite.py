@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense (Granite Team 2024): Llama, with factors of all that is added."""
+"""Granite 3 and 4, dense (Granite Team 2024): Llama with factors for embeddings, residuals and logits."""
 
 from __future__ import annotations
 

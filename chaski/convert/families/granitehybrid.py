@@ -20,7 +20,7 @@ _ATTENTION = {"attention", "full_attention"}  # the second in newer configuratio
 
 
 def rotation(config: Config) -> Metadata:
-    """The switch of the rope, as llama.cpp's converter writes it. Other layers are an UnsupportedError."""
+    """Return the key that switches the rope, as in llama.cpp. Raises UnsupportedError for other layers."""
     kinds = set(map(str, config.list("layer_types", str)))
     if not kinds or not kinds <= _ATTENTION:
         found = ", ".join(sorted(kinds)) or "missing"

@@ -47,7 +47,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 def network(source: str, target: str, kind: str, shape: tuple[int, ...]) -> Iterator[Planned]:
-    """Gate, up and down of one network, or of a stack of them, whose gates have that shape.
+    """Yield gate, up and down of one network, or of a stack of networks.
 
     kind: the suffix of their names in GGUF, after an underscore.
     """

@@ -1,4 +1,4 @@
-"""InternLM 2 (Cai et al. 2024): Llama whose queries, keys and values are one matrix, group by group."""
+"""InternLM 2 (Cai et al. 2024): Llama with queries, keys and values in one matrix, ordered by group."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _layer(config: Config) -> Iterator[Row]:
 
 
 def _of_groups(groups: int, size: int, heads: slice, turned: int) -> Arrange:
-    """Take some heads of each group; `turned` of them in all are brought into the order of a rope."""
+    """Return the arrangement that selects `heads` of each group; `turned`: the total to order for a rope."""
 
     def arrange(values: NDArray[Any]) -> NDArray[Any]:
         chosen = values.reshape(groups, -1, size, values.shape[1])[:, heads]

@@ -1,4 +1,4 @@
-"""InternLM 3 (Cai et al. 2024): Llama, with biases that two settings switch."""
+"""InternLM 3 (Cai et al. 2024): Llama with biases, which two settings control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InternVL 3 and 3.5 as transformers has them (Zhu et al. 2025): InternViT, a norm and two matrices."""
+"""InternVL 3 and 3.5 in transformers' format (Zhu et al. 2025): InternViT, a norm and two matrices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TILES = 12
 
 
 def _settings(config: Config) -> Config:
-    """Return the settings of the vision model. Refuses what neither GGUF nor its readers can express."""
+    """Return the vision model's settings. Raises UnsupportedError for settings that GGUF cannot express."""
     config.expect("projector_hidden_act", "gelu")
     config.expect("vision_feature_layer", -1)
     config.expect("vision_feature_select_strategy", "default")
@@ -41,7 +41,7 @@ def _settings(config: Config) -> Config:
 
 
 def _side(vision: Config, key: str) -> int:
-    """A size that is written once, or once for each way."""
+    """Return a size that is written once, or once per direction."""
     value = vision.values.get(key)
     if isinstance(value, list) and value:
         vision.expect(key, [value[0]] * 2)
@@ -50,7 +50,7 @@ def _side(vision: Config, key: str) -> int:
 
 
 def square(config: Config) -> int:
-    """The patches along a side of those that become one row."""
+    """Return the side, in patches, of the squares that become one row."""
     return int(1 / config.get("downsample_ratio", float, 0.5))
 
 
@@ -62,7 +62,7 @@ def _sizes(config: Config) -> Metadata:
 
 
 def encoder_metadata(config: Config, vision: Config, tiles: tuple[int, int]) -> Metadata:
-    """The keys of the encoder; `tiles`: the fewest and the most that an image may have."""
+    """Return the keys of the encoder. `tiles`: the minimum and the maximum number of tiles per image."""
     return {
         **sizes(vision, eps=1e-6),
         **spread(config, _MEAN, _STD),
@@ -91,7 +91,7 @@ def seen(config: Config) -> Iterator[Mapped]:
 
 
 def projection(config: Config, size: int, names: Sequence[str]) -> Iterator[Mapped]:
-    """The norm and the two matrices for squares of patches, which the checkpoint has under these names."""
+    """Yield the norm and the two matrices for squares of patches, named `names` in the checkpoint."""
     row_size, merged = config.get("hidden_size", int), size * square(config) ** 2
     shapes = (merged,), (row_size, merged), (row_size, row_size)
     for index, source, shape in zip((0, 1, 3), names, shapes, strict=True):

@@ -1,4 +1,4 @@
-"""InternVL 2 to 3.5 as their authors publish them: the same encoder under other names."""
+"""InternVL 2 to 3.5 in their authors' format: the encoder of `internvl` under other names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIZES = {
 
 
 def _settings(config: Config) -> Config:
-    """Return the settings of the vision model. Refuses what neither GGUF nor its readers can express."""
+    """Return the vision model's settings. Raises UnsupportedError for settings that GGUF cannot express."""
     config.expect("select_layer", -1)
     config.require("ps_version", "v2")
     config.expect("dynamic_image_size", True)

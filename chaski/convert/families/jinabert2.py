@@ -29,11 +29,11 @@ _USUAL = Names(
 
 
 def _gates_first(rows: NDArray[Any]) -> NDArray[Any]:
-    """Exchange the halves: readers apply the activation to the first, this release to the second."""
+    """Swap the halves: readers apply the activation to the first half, this release to the second."""
     return rows.reshape(2, -1, *rows.shape[1:])[::-1]
 
 
-# The release for code normalizes queries and keys, and adds the input of attention twice.
+# The release for code normalizes queries and keys, and adds the attention input twice.
 _FOR_CODE = Names(
     "encoder.layer",
     {

@@ -1,6 +1,6 @@
-"""Jina Embeddings 3 (Sturua et al. 2024), as published with adapters for tasks, and as transformers has it.
+"""Jina Embeddings 3 (Sturua et al. 2024), from its release with task adapters or in transformers' format.
 
-An adapter adds the product of two narrow matrices to a weight (Hu et al. 2021). That of one task is merged.
+An adapter adds the product of two narrow matrices to a weight (Hu et al. 2021). One task's adapter is merged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def metadata(config: Config) -> Metadata:
         raise UnsupportedError(
             f"{config.path}: only plain rotary embeddings can be converted for jina-bert-v3"
         )
-    # Two positions are those of XLM-R in front of a text's first one.
+    # As in XLM-R, two positions precede the first one of a text.
     skipped = 1 + config.get("pad_token_id", int, 1)
     return encoder_metadata(config) | {
         "context_length": config.get("max_position_embeddings", int) - skipped,
@@ -47,7 +47,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def tasks(config: Config) -> list[str]:
-    """The tasks that the checkpoint has adapters for."""
+    """Return the tasks that the checkpoint has adapters for."""
     return [str(name) for name in config.list("lora_adaptations", str)]
 
 
@@ -66,7 +66,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 def _adapted(config: Config, mapped: Mapped, source: str, task: str) -> Adapted:
-    """The weight with the adapter of a task. Those of embeddings are stored the other way round."""
+    """Return the weight with a task's adapter. For embeddings the adapter's two factors are swapped."""
     found, rank = tasks(config), config.count("lora_rank", 4)
     rows, columns = mapped.shape
     first, second = (f"{source}.lora_B", rows), (f"{source}.lora_A", columns)
@@ -76,6 +76,6 @@ def _adapted(config: Config, mapped: Mapped, source: str, task: str) -> Adapted:
     return Adapted(mapped, first[0], second[0], len(found), found.index(task), rank, scale)
 
 
-# Adapters are used where they are merged, and else left out.
+# Adapters that are not merged are left out.
 _UNUSED = (r"pooler\..*", r"lm_head\..*", r".*\.parametrizations\.weight\.0\.lora_[AB]")
 FAMILY = Family("jina-bert-v3", metadata, tensors, unused=_UNUSED, embeds=True, tasks=tasks)

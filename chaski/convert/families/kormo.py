@@ -1,4 +1,4 @@
-"""KORMo (Kim et al. 2025): Qwen 2 without biases, whose norms have other names."""
+"""KORMo (Kim et al. 2025): Qwen 2 without biases and with other names for its norms."""
 
 from __future__ import annotations
 

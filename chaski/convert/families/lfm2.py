@@ -1,4 +1,4 @@
-"""LFM 2 (Liquid AI 2025): most layers convolve the last few tokens, some attend."""
+"""LFM 2 (Liquid AI 2025): most layers convolve the last few tokens, and the others use attention."""
 
 from __future__ import annotations
 

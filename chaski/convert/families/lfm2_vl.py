@@ -1,4 +1,4 @@
-"""LFM2-VL's encoder of images (Liquid AI 2025): SigLIP 2, and two layers for squares of its patches."""
+"""LFM2-VL's image encoder (Liquid AI 2025): SigLIP 2, and two layers for squares of its patches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 
 _HALF = (0.5,) * COLORS
-_IMAGE_SIZE = 256  # what llama.cpp's converter writes, for images of any size
+_IMAGE_SIZE = 256  # llama.cpp's converter writes this for images of any size
 _BILINEAR = 2
 # How images are cut, by default.
 _TILING = {"tile_size": 512, "min_tiles": 2, "max_tiles": 10, "min_image_tokens": 64, "max_image_tokens": 256}
@@ -44,7 +44,7 @@ def _square(config: Config) -> int:
 
 
 def _tiling(config: Config, vision: Config) -> Metadata:
-    """The keys for cutting images that llama.cpp does not take for granted. Refuses what readers lack."""
+    """Return the tiling keys that differ from llama.cpp's defaults. Raises for unsupported tiling."""
     reader = preprocessor(config)
     reader.expect("do_image_splitting", True)
     reader.expect("use_thumbnail", True)
@@ -97,7 +97,7 @@ def seen(config: Config) -> Iterator[Mapped]:
 
 
 def _as_kernel(values: NDArray[Any]) -> NDArray[Any]:
-    """Pixels of a patch come color by color in a kernel, and pixel by pixel in the checkpoint."""
+    """Rearrange a patch from the checkpoint's order by pixel to a kernel's order by color."""
     side = int((values.shape[1] // COLORS) ** 0.5)
     return values.reshape(len(values), side, side, COLORS).transpose(0, 3, 1, 2)
 

@@ -46,7 +46,7 @@ def _check(config: Config) -> None:
     config.expect("hidden_act", "silu")
     config.expect("attention_bias", False)
     config.expect("no_rope_layer_interval", _PERIOD)
-    # 1 where positions are used; an empty list leaves it to the interval.
+    # 1 marks layers with positions; without a list the interval applies.
     config.expect("no_rope_layers", [int((layer + 1) % _PERIOD != 0) for layer in layers], [])
     config.expect("moe_layers", [layer for layer in layers if _has_experts(config, layer)])
 
@@ -70,7 +70,7 @@ def layer(config: Config, number: int) -> Iterator[Row]:
 
 
 def experts(config: Config, number: int) -> Iterator[Planned]:
-    """The matrices of a layer's experts."""
+    """Yield the matrices of a layer's experts."""
     count, hidden = config.get("num_local_experts", int), config.get("hidden_size", int)
     size = config.get("intermediate_size", int)
     source, target = f"layers.{number}.feed_forward.experts", f"blk.{number}"

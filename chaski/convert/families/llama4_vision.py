@@ -1,4 +1,4 @@
-"""Llama 4's encoder of images (Meta 2025), with its adapter and what projects the rows."""
+"""Llama 4's image encoder (Meta 2025), with its adapter and its projector."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ _OLLAMA = {
 
 
 def _settings(config: Config) -> Config:
-    """Return the settings of the vision model. Refuses what neither GGUF nor its readers can express."""
+    """Return the vision model's settings. Raises UnsupportedError for settings that GGUF cannot express."""
     vision = config.part("vision_config").over(Config(config.path, _SIZES))
     vision.expect("hidden_act", "gelu")
     vision.expect("num_channels", COLORS)
     vision.expect("norm_eps", _EPS)
     vision.expect("multi_modal_projector_bias", False)
     vision.expect("vision_feature_select_strategy", "default")
-    # The second matrix of the adapter is square, and its rows go to the projector.
+    # The adapter's second matrix is square, and its output is the projector's input.
     last = vision.get("projector_output_dim", int)
     vision.expect("projector_input_dim", last)
     vision.expect("vision_output_dim", last)
@@ -93,7 +93,7 @@ def _sizes(config: Config) -> Metadata:
 
 
 def metadata(config: Config) -> Metadata:
-    """For the file of the text model, as Ollama has it."""
+    """Return the metadata for the text model's file, as in Ollama."""
     vision, entries = _settings(config), _sizes(config)
     entries["vision.layer_norm_epsilon"] = entries.pop("vision.attention.layer_norm_epsilon")
     entries["vision.pixel_shuffle_ratio"] = vision.get("pixel_shuffle_ratio", float, 0.5)

@@ -18,7 +18,7 @@ _NEXT = "LlavaNextForConditionalGeneration"
 
 
 def _settings(config: Config) -> Config:
-    """Return the settings of the vision model. Refuses what neither GGUF nor its readers can express."""
+    """Return the vision model's settings. Raises UnsupportedError for settings that GGUF cannot express."""
     config.expect("projector_hidden_act", "gelu")
     config.expect("multimodal_projector_bias", True)
     vision = config.part("vision_config")
@@ -35,7 +35,7 @@ def _has_class(vision: Config) -> bool:
 
 
 def _taken(config: Config) -> list[int]:
-    """The layers whose states are taken: 0 is what goes into the first, -1 the last one."""
+    """Return the layers whose states are used: 0 is the input of the first layer, -1 is the last layer."""
     count = config.part("vision_config").count("num_hidden_layers")
     found = config.values.get("vision_feature_layer", -2)
     taken = found if isinstance(found, list) else [found]
@@ -45,7 +45,7 @@ def _taken(config: Config) -> list[int]:
 
 
 def _canvases(config: Config) -> list[int]:
-    """The sizes of an image in tiles, height and width in turn; none for models that see one square."""
+    """Return the sizes of tiled images in pixels, as alternating heights and widths; [] without tiling."""
     if _NEXT not in config.list("architectures", str):
         preprocessor(config).expect("do_center_crop", True)
         return []
@@ -120,6 +120,6 @@ DEFAULTS = {
         "rms_norm_eps": 1e-6,
     }
 }
-# Behind the layers whose states are taken.
+# Tensors after the layers whose states are used.
 _UNUSED = (rf"{TOWER}\.encoder\.layers\.\d+\..*", rf"{TOWER}\.post_layernorm\..*", rf"{TOWER}\.head\..*")
 VISION = VisionFamily(_sizes, projector, seen, {}, unused=_UNUSED)

@@ -1,4 +1,4 @@
-"""MiniCPM-V 2.6 and 4.5 (Yao et al. 2024): SigLIP and a resampler in front of a Qwen."""
+"""MiniCPM-V 2.6 and 4.5 (Yao et al. 2024): SigLIP and a resampler for a Qwen text model."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def seen(config: Config) -> Iterator[Mapped]:
 
 
 def in_projector(config: Config) -> Iterator[Planned]:
-    """The same, and a table that llama.cpp asks for."""
+    """Yield the tensors of `seen` and a table that llama.cpp requires."""
     yield from seen(config)
     yield Constant("resampler.pos_embed_k", _places(config.get("hidden_size", int)))
 

@@ -1,4 +1,4 @@
-"""Mistral Small 3.1 and Ministral 3 (Mistral AI 2025): Llama whose queries may grow as text does."""
+"""Mistral Small 3.1 and Ministral 3 (Mistral AI 2025): Llama whose queries may be scaled by position."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def metadata(config: Config) -> Metadata:
         "embedding_length": config.get("hidden_size", int),
         "feed_forward_length": config.get("intermediate_size", int),
         "attention.head_count": heads,
-        # llama.cpp reads the first, and its converter writes the second.
+        # llama.cpp reads the first key, but its converter writes the second one.
         "attention.layer_norm_epsilon": config.get("norm_eps", float, 1e-5),
         "attention.layer_norm_rms_epsilon": config.get("norm_eps", float, 1e-5),
         "attention.causal": False,
@@ -100,7 +100,7 @@ def _norm(config: Config, name: str, source: str) -> Iterator[Planned]:
 
 
 def _biased(config: Config, switch: str, row: Row) -> Iterator[Row]:
-    """A row, and its bias where the configuration switches those on."""
+    """Yield a row, and its bias if the setting `switch` enables biases."""
     yield row
     if config.get(switch, bool, False):
         yield replace(row, shape=row.shape[:1], suffix=".bias")

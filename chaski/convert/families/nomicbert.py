@@ -1,4 +1,4 @@
-"""Nomic Embed (Nussbaum et al. 2024): its own release has GPT-2's names of settings, transformers BERT's."""
+"""Nomic Embed (Nussbaum et al. 2024). Its release names settings as GPT-2 does, transformers as BERT does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settings(config: Config) -> Config:
 
 
 def check(config: Config, activation: str, *, biased: bool) -> None:
-    """Refuse a checkpoint that GGUF cannot express."""
+    """Raise UnsupportedError for a checkpoint that GGUF cannot express."""
     config.expect("activation_function", activation)
     config.expect("rotary_emb_fraction", 1.0, 1)
     for key in ("mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias"):
@@ -62,14 +62,14 @@ def metadata(config: Config) -> Metadata:
 
 
 def common_metadata(config: Config) -> Metadata:
-    """The keys of both generations."""
+    """Return the keys that both generations share."""
     c = settings(config)
     base = rope(c).get("rope_theta", float, c.get("rotary_emb_base", float, 10000.0))
     return encoder_metadata(c) | {"context_length": _context_length(c), "rope.freq_base": base}
 
 
 def _context_length(config: Config) -> int:
-    """Return the context that texts may have; the first release allows more, with another rope."""
+    """Return the longest context in tokens. The first release allows more, but with another rope."""
     if "max_position_embeddings" in config:
         return config.get("max_position_embeddings", int)
     length = config.get("n_positions", int)

@@ -1,4 +1,4 @@
-"""Nomic Embed 2 (Nussbaum & Duderstadt 2025): biases in place of gates, and experts in every second layer."""
+"""Nomic Embed 2 (Nussbaum & Duderstadt 2025): biases instead of gates, and experts in every second layer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 def _experts(config: Config, names: Set[str], layer: int) -> Iterator[Planned]:
     """The checkpoint stores the rows of all experts in sequence, and outputs transposed.
 
-    A bias of their sum is a tensor that only chaski reads.
+    The checkpoint stores the rows of all experts in sequence, and the output matrices transposed. A bias of
+    the experts' sum becomes a tensor that only chaski reads.
     """
     count, hidden = config.count("num_experts"), config.get("hidden_size", int)
     size = config.get("intermediate_size", int)

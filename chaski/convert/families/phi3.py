@@ -1,4 +1,4 @@
-"""Phi 3 to 4 (Abdin et al. 2024): matrices are joined in both formats, and LongRoPE's factors are tensors."""
+"""Phi 3 to 4 (Abdin et al. 2024): both formats store joint matrices, and LongRoPE's factors are tensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
 from chaski.convert.tensors import Constant, Planned
 from chaski.errors import ModelError
 
-_LONGROPE = ("longrope", "su")  # by its name of today, and by the first one
+_LONGROPE = ("longrope", "su")  # the current name and the original name
 
 
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
-    # Every other type means LongRoPE in this family, or nothing.
+    # Types other than the default and LongRoPE have no meaning in this family.
     rope(config).expect("rope_type", "default", *_LONGROPE)
     settings, length = rope(config), config.get("max_position_embeddings", int)
     trained = settings.get("original_max_position_embeddings", int, length)
@@ -40,7 +40,7 @@ def _is_longrope(config: Config) -> bool:
 
 
 def _num_rotated(config: Config) -> int:
-    """The elements of a head that are rotated."""
+    """Return the number of rotated elements per head."""
     share = config.get("partial_rotary_factor", float, 1.0)
     return int(head_size(config) * rope(config).get("partial_rotary_factor", float, share))
 

@@ -1,4 +1,4 @@
-"""Mistral 3's encoder of images: Pixtral (Agrawal et al. 2024) and what merges and projects its patches."""
+"""Mistral 3's image encoder: Pixtral (Agrawal et al. 2024), a patch merger and a projector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaski.errors import ModelError
 
 __all__ = ["VISION"]
 
-_EPS = 1e-5  # no configuration has it
+_EPS = 1e-5  # configurations do not contain it
 _BREAK = "[IMG_BREAK]"
 _ROPE_BASE = 10000.0
 _OLLAMA = {
@@ -83,7 +83,7 @@ def projector(config: Config) -> Metadata:
 
 
 def tensors(config: Config, turned: bool = False) -> Iterator[Mapped]:
-    """turned: with the elements of heads that turn together as neighbours."""
+    """Yield the encoder's tensors. turned: make elements of a head that rotate together adjacent."""
     vision = _settings(config)
     size, patch = vision.get("hidden_size", int), vision.get("patch_size", int)
     tower, mm = TOWER, "multi_modal_projector"

@@ -30,7 +30,7 @@ def _sizes(config: Config) -> Metadata:
 
 
 def _full(config: Config) -> list[int]:
-    """The layers in which all patches see each other."""
+    """Return the layers with full attention between patches."""
     return [*config.part("vision_config").list("fullatt_block_indexes", int)] or [7, 15, 23, 31]
 
 

@@ -12,8 +12,8 @@ from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped
 
 UNUSED = (rf"{qwen_vision.TOWER}\..*",)
-EPS = 1e-6  # of the encoder's norms; no configuration has it
-IMAGE_SIZE = 560  # llama.cpp wants one, whatever it is
+EPS = 1e-6  # for the encoder's norms; configurations do not contain it
+IMAGE_SIZE = 560  # llama.cpp requires an image size, but any value works
 _KIND = "qwen2vl_merger"
 
 

@@ -1,7 +1,7 @@
 """Qwen 3 (Qwen Team 2025): norms on the queries and keys of each head, no biases.
 
-Its rerankers answer yes or no. GGUF keeps the rows of these two tokens in place of all logits, or the scores
-of a checkpoint for sequence classification, which is asked the same question.
+Its rerankers answer yes or no. Instead of all logits, GGUF stores the output rows of these two tokens.
+Checkpoints for sequence classification get the same question, and GGUF stores the matrix of their scores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chaski.errors import ModelError
 
 _ANSWERS = ("yes", "no")
 _RANK = 4
-# As the family publishes it.
+# The published prompt of the family.
 _QUESTION = """<|im_start|>system
 Judge whether the Document meets the requirements based on the Query and the Instruct provided. \
 Note that the answer can only be "yes" or "no".<|im_end|>
@@ -47,7 +47,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def normed_attention(config: Config) -> Iterator[Row]:
-    """Attention with its two norms and the norm before it."""
+    """Yield the attention tensors, including their two norms and the norm before them."""
     yield norm(config, "attn_norm", "input_layernorm")
     yield from attention(config, biases=biases(config))
     yield Row("attn_q_norm", "self_attn.q_norm", (head_size(config),))
@@ -67,7 +67,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 def _with_answers(config: Config, planned: Iterator[Planned]) -> Iterator[Planned]:
-    """The rows of two tokens in place of the output matrix."""
+    """Replace the output matrix by its rows for two tokens."""
     found = {each.name: each for each in planned}
     output = found.pop("output.weight", None) or found["token_embd.weight"]
     yield from found.values()
@@ -86,7 +86,7 @@ def _with_answers(config: Config, planned: Iterator[Planned]) -> Iterator[Planne
 
 
 def _with_scores(config: Config, planned: Iterator[Planned]) -> Iterator[Planned]:
-    """The scores of labels in place of the output matrix."""
+    """Replace the output matrix by the matrix of label scores."""
     yield from (each for each in planned if each.name != "output.weight")
     yield scores(config, "score")
 

@@ -1,6 +1,6 @@
-"""Qwen 3.5 (Qwen Team 2026): as Qwen 3 Next, dense or with experts; the text model of a checkpoint that sees.
+"""Qwen 3.5 (Qwen Team 2026), text: like Qwen 3 Next, dense or with experts.
 
-Value heads that share a key head are apart in its files: the first of each key head, then the second ones.
+GGUF stores the first value head of every key head, then the second value head of every key head, and so on.
 """
 
 from __future__ import annotations

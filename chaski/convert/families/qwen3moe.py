@@ -1,4 +1,4 @@
-"""Qwen 3 with experts (Yang et al. 2025): each expert's matrices come by themselves, and GGUF stacks them."""
+"""Qwen 3 with experts (Yang et al. 2025): GGUF stacks the separate matrices of the experts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def num_experts(config: Config) -> int:
-    """The count, under the name of either generation of configurations."""
+    """Return the number of experts, from old or new configurations."""
     return config.count("num_experts" if "num_experts" in config else "num_local_experts")
 
 
@@ -43,7 +43,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 def tensors_with(
     experts: Callable[[Config, int], Iterator[Planned]], config: Config, names: Set[str]
 ) -> Iterator[Planned]:
-    """All tensors, those of a layer's experts as a function makes them."""
+    """Yield all tensors. A function yields the tensors of a layer's experts."""
     yield from embeddings(config, names)
     router = Row("ffn_gate_inp", "mlp.gate", (num_experts(config), config.get("hidden_size", int)))
     yield from in_layers(config, [*normed_attention(config), router])

@@ -69,7 +69,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def _is_linear(config: Config) -> list[bool]:
-    """Flags of all layers: True for a gated delta net."""
+    """Return for each layer whether it is a gated delta net."""
     layers = config.count("num_hidden_layers")
     if "layer_types" not in config:
         interval = config.count("full_attention_interval", 4)
@@ -83,7 +83,7 @@ def _is_linear(config: Config) -> list[bool]:
 
 
 def sizes(config: Config) -> tuple[int, int, int, int]:
-    """Key heads, value heads for each of them, and the elements of all keys and of all values."""
+    """Return the key heads, the value heads per key head, and the elements of all keys and of all values."""
     keys, values = (config.get(f"linear_num_{kind}_heads", int) for kind in ("key", "value"))
     if values % keys:
         raise ModelError(f"{config.path}: {values} value heads cannot share {keys} key heads")
@@ -92,7 +92,7 @@ def sizes(config: Config) -> tuple[int, int, int, int]:
 
 
 def gated_attention(config: Config) -> Iterator[Row]:
-    """Attention with a gate for each query, and the norms of both."""
+    """Yield attention with a gate for each query, and the norms of queries and keys."""
     for row in attention(config):
         rows, columns = row.shape
         yield replace(row, shape=(2 * rows, columns)) if row.name == "attn_q" else row
@@ -101,7 +101,7 @@ def gated_attention(config: Config) -> Iterator[Row]:
 
 
 def _grouped(config: Config, layer: int) -> Iterator[Planned]:
-    """The inputs of a gated delta net: for each key head q and k, then v and z of its value heads."""
+    """Yield a gated delta net's inputs, stored per key head: q, k, then v and z of its value heads."""
     hidden, (keys, ratio, _, width) = config.get("hidden_size", int), sizes(config)
     block, source = f"blk.{layer}.", f"layers.{layer}.linear_attn.in_proj_"
     key_size, size = config.get("linear_key_head_dim", int), width // keys
@@ -155,7 +155,7 @@ def delta(
 
 
 def feed_forward_rows(config: Config) -> Iterator[Row]:
-    """The feed-forward block of a layer, but for its experts."""
+    """Yield the feed-forward block of a layer, without its experts."""
     if "num_experts" not in config:
         yield from feed_forward(config, config.get("intermediate_size", int))
         return
@@ -166,7 +166,7 @@ def feed_forward_rows(config: Config) -> Iterator[Row]:
 
 
 def experts(config: Config, layer: int, names: Set[str], prefix: str = "layers") -> Iterator[Planned]:
-    """The matrices of a layer's experts, which come one by one, or as one with gate above up."""
+    """Yield the matrices of a layer's experts, from separate tensors or from a stack with gate above up."""
     source, block = f"{prefix}.{layer}.mlp.experts.", f"blk.{layer}.ffn_"
     if "num_experts" not in config:
         return
@@ -186,7 +186,7 @@ def experts(config: Config, layer: int, names: Set[str], prefix: str = "layers")
 def tensors_with(
     inputs: Callable[[Config, int], Iterable[Planned]], config: Config, names: Set[str]
 ) -> Iterator[Planned]:
-    """All tensors; `inputs`: a gated delta net's, which families have in several forms."""
+    """Yield all tensors. `inputs` yields those of a gated delta net's inputs, which differ by family."""
     yield from embeddings(config, names, shift=1.0)
     shared = [
         norm(config, "attn_norm", "input_layernorm", shift=1.0),

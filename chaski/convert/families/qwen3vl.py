@@ -14,7 +14,7 @@ from chaski.convert.tensors import Mapped
 from chaski.errors import ModelError
 
 UNUSED = (rf"{qwen_vision.TOWER}\..*",)
-_EPS = 1e-6  # of the encoder's norms; no configuration has it
+_EPS = 1e-6  # for the encoder's norms; configurations do not contain it
 _KIND = "qwen3vl_merger"
 _HALF = ((0.5,) * 3,) * 2
 _PLACES = 2304
@@ -31,7 +31,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def _deep(config: Config) -> list[int]:
-    """The layers of the encoder whose states become parts of rows."""
+    """Return the layers of the encoder whose states become parts of rows."""
     vision = config.part("vision_config")
     layers = [*vision.list("deepstack_visual_indexes", int)]
     if not all(isinstance(layer, int) and 0 <= layer < vision.count("depth") for layer in layers):

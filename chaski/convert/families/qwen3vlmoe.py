@@ -1,6 +1,6 @@
-"""Qwen 3-VL with experts (Bai et al. 2025): checkpoints have those of a layer as two stacks of columns.
+"""Qwen 3-VL with experts (Bai et al. 2025): checkpoints store a layer's experts as two stacks of columns.
 
-Those of Qwen 3 Omni have each expert's matrices by themselves, as Qwen 3 has.
+Checkpoints of Qwen 3 Omni store each expert's matrices separately, as in Qwen 3.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def experts(config: Config, layer: int) -> Iterator[Planned]:
-    """The matrices of a layer's experts; the checkpoint has gate and up side by side."""
+    """Yield the matrices of a layer's experts. The checkpoint stores gate and up in one tensor."""
     number, hidden = qwen3moe.num_experts(config), config.get("hidden_size", int)
     size = config.get("moe_intermediate_size", int)
     source, block = f"layers.{layer}.mlp.experts", f"blk.{layer}"

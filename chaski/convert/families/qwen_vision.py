@@ -1,4 +1,4 @@
-"""The common part of Qwen's encoders of images: a convolution over two frames, and merged squares."""
+"""The common part of Qwen's image encoders: a convolution over two frames, and merged squares of patches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 TOWER = "visual"
-# Mean and deviation of the colours of pixels.
+# The mean and deviation of the colors of pixels.
 Spread = tuple[tuple[float, ...], tuple[float, ...]]
 _FRAMES = 2
 
@@ -48,13 +48,13 @@ def settings(config: Config, activation: str) -> Config:
 
 
 def sections(config: Config, usual: list[int]) -> Metadata:
-    """The pairs that turn by time, row and column."""
+    """Return the numbers of pairs that rotate by time, row and column."""
     found = rope(config).list("mrope_section", int) or usual
     return {"rope.dimension_sections": [*found, 0, 0, 0, 0][:4]}
 
 
 def sizes(vision: Config, hidden: int, inner: int, eps: float) -> Metadata:
-    """Sizes under keys without a prefix."""
+    """Return sizes under keys without a prefix."""
     return {
         "vision.block_count": vision.count("depth"),
         "vision.embedding_length": hidden,
@@ -66,9 +66,9 @@ def sizes(vision: Config, hidden: int, inner: int, eps: float) -> Metadata:
 
 
 def pixels(config: Config, normal: Spread) -> Metadata:
-    """Return the limits of pixels that the image processor gives, and their spread where it is unusual.
+    """Return the image processor's limits of pixels, and their spread if it differs from `normal`.
 
-    normal   the usual mean and deviation, which readers take for granted
+    normal: the usual mean and deviation, which readers assume.
     """
     reader = preprocessor(config)
     size = reader.part("size")
@@ -82,7 +82,7 @@ def pixels(config: Config, normal: Spread) -> Metadata:
 
 
 def projector(config: Config, entries: Metadata, kind: str, image_size: int, normal: Spread) -> Metadata:
-    """The metadata of a projector, whose sizes are `entries`."""
+    """Return the metadata of a projector with the sizes `entries`."""
     return {
         **entries,
         **spread(config, *normal),
@@ -93,7 +93,7 @@ def projector(config: Config, entries: Metadata, kind: str, image_size: int, nor
 
 
 def frames(size: int, patch: int) -> Iterator[Mapped]:
-    """The kernel over two frames as two kernels."""
+    """Yield the kernel over two frames as two kernels."""
     source, shape = f"{TOWER}.patch_embed.proj.weight", (size, COLORS, patch, patch)
     whole = (size, COLORS, _FRAMES, patch, patch)
     for frame, name in enumerate(("weight", "weight.1")):
@@ -106,13 +106,13 @@ def _frame(index: int, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def linear(name: str, source: str, rows: int, columns: int) -> Iterator[Row]:
-    """A matrix with a bias, in a layer."""
+    """Yield a layer's matrix and its bias."""
     yield Row(name, source, (rows, columns))
     yield Row(name, source, (rows,), ".bias")
 
 
 def separate_qkv(size: int) -> Iterator[Row]:
-    """Query, key and value, which the checkpoint has as one."""
+    """Yield query, key and value, which the checkpoint stores as one tensor."""
     for index, letter in enumerate("qkv"):
         arrange = partial(third, index)
         for suffix, columns in ((".weight", (size,)), (".bias", ())):
@@ -122,7 +122,7 @@ def separate_qkv(size: int) -> Iterator[Row]:
 
 
 def merger(config: Config, size: int, square: int, first: str, second: str) -> Iterator[Mapped]:
-    """The two layers that make rows of squares of patches."""
+    """Yield the two layers that turn squares of patches into rows."""
     merged, rows = size * square**2, config.get("hidden_size", int)
     yield from both("mm.0", f"{TOWER}.merger.{first}", (merged, merged))
     yield from both("mm.2", f"{TOWER}.merger.{second}", (rows, merged))

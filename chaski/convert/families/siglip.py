@@ -1,4 +1,4 @@
-"""Gemma 3's encoder of images: SigLIP (Zhai et al. 2023) and what projects its averaged patches."""
+"""Gemma 3's image encoder: SigLIP (Zhai et al. 2023) and a projector for averaged patches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def projector(config: Config) -> Metadata:
-    """Return the projector's metadata: Ollama counts rows, llama.cpp the side of averaged squares."""
+    """Return the projector's metadata. Ollama stores the number of rows, llama.cpp the side of a square."""
     vision = _settings(config)
     side = vision.get("image_size", int) // vision.get("patch_size", int)
     return {

@@ -1,4 +1,4 @@
-"""The encoder of T5 (Raffel et al. 2020), as Sentence-T5 and GTR have it."""
+"""The encoder of T5 (Raffel et al. 2020), as in Sentence-T5 and GTR."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _layer(config: Config) -> Iterator[Row]:
     yield Row("ffn_down", "layer.1.DenseReluDense.wo", (hidden, size))
 
 
-# Checkpoints may have the embedding once more.
+# Checkpoints may contain a second copy of the embedding.
 FAMILY = Family(
     "t5encoder", metadata, tensors, unused=(r"(shared|encoder\.embed_tokens)\.weight",), embeds=True
 )

@@ -1,4 +1,4 @@
-"""Hugging Face tokenizers → `tokenizer.*` keys. Reads their files; cuts no text."""
+"""Conversion of Hugging Face tokenizer files to `tokenizer.*` keys. This package does not tokenize text."""
 
 from __future__ import annotations
 

@@ -16,18 +16,21 @@ __all__ = ["byte_level_metadata", "read_merges"]
 
 
 def byte_level_metadata(files: TokenizerFiles, tokens: TokenList, names: Mapping[str, str]) -> Metadata:
-    """Tokens, merges and the name of the pre-tokenizer; `names`: what the family calls some."""
+    """Return the tokens, the merges and the name of the pre-tokenizer.
+
+    names: the family's own names for pre-tokenizers, by the usual names.
+    """
     model = files.tokenizer.part("model")
     tokens.put_all(model.part("vocab").values)
     tokens.add(files.added_tokens().values())
     entries = tokens.metadata("gpt2", recognise(files.tokenizer, names))
-    # A space would end the left part; byte-level BPE spells it as this character.
+    # A space would separate the two parts, so a space inside a part is written as byte-level BPE writes it.
     merges = [" ".join(part.replace(" ", "\u0120") for part in pair) for pair in read_merges(files)]
     return entries | {f"{PREFIX}merges": merges}
 
 
 def read_merges(files: TokenizerFiles) -> list[tuple[str, str]]:
-    """The merges in order, which releases wrote as `left right` or as pairs."""
+    """Return the merges in order. Files store them as `left right` or as pairs."""
     merges = files.tokenizer.part("model").list("merges")
     if not merges:
         raise TokenizerError(f"{files.tokenizer.path}: no merges")
@@ -37,5 +40,5 @@ def read_merges(files: TokenizerFiles) -> list[tuple[str, str]]:
 def _pair(files: TokenizerFiles, merge: Any) -> tuple[str, str]:
     parts = merge.split(" ") if isinstance(merge, str) else merge
     if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-        raise TokenizerError(f"{files.tokenizer.path}: the merge {merge!r:.80} has no two parts")
+        raise TokenizerError(f"{files.tokenizer.path}: the merge {merge!r:.80} does not have two parts")
     return parts[0], parts[1]

@@ -14,11 +14,11 @@ from chaski.errors import TokenizerError
 __all__ = ["FAIRSEQ_MODEL", "AddedToken", "TokenizerFiles", "read_files"]
 
 FAIRSEQ_MODEL = "sentencepiece.bpe.model"
-"""The model file of XLM-RoBERTa and its kin, whose ids are not those of the file."""
+"""The model file of XLM-RoBERTa and similar models, whose token ids differ from the file's."""
 
 
 class AddedToken(Struct, frozen=True):
-    """A token that is found in text before the text is cut. special: it never comes out as text."""
+    """A token that is recognized before the text is split. special: it never appears in decoded text."""
 
     id: int
     content: str
@@ -28,7 +28,7 @@ class AddedToken(Struct, frozen=True):
 class TokenizerFiles(Struct, frozen=True):
     """tokenizer: `tokenizer.json`; config: `tokenizer_config.json`; generation: `generation_config.json`.
 
-    model: the config of the model. Absent files are empty.
+    model: the model's configuration. A missing file counts as empty.
     """
 
     folder: Path
@@ -45,7 +45,7 @@ class TokenizerFiles(Struct, frozen=True):
         return next((path for path in paths if path.exists()), paths[0])
 
     def added_tokens(self) -> dict[int, AddedToken]:
-        """Return added tokens by id; `tokenizer_config.json` counts for ids that `tokenizer.json` lacks."""
+        """Return the added tokens by id. The other files supply only ids that `tokenizer.json` lacks."""
         found: dict[int, AddedToken] = {}
         for token in self._listed():
             found.setdefault(token.id, token)

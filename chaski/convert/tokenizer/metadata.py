@@ -1,4 +1,4 @@
-"""The metadata of a checkpoint's tokenizer, by its kind."""
+"""Metadata for a checkpoint's tokenizer, depending on its kind."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ def tokenizer_metadata(
     num_extra: int = 0,
     has_merges: bool = False,
 ) -> Metadata:
-    """The `tokenizer.*` keys for the tokenizer in `folder`.
+    """Return the `tokenizer.*` keys for the tokenizer in `folder`.
 
-    config: the model's. pre_tokenizers: names that the family has for some. num_extra: tokens behind the
-    vocabulary. has_merges: the family's readers want the merges of a SentencePiece vocabulary.
-    Raises TokenizerError for files that are malformed or do not fit the model, UnsupportedError for kinds
-    that GGUF cannot say.
+    config: the model's configuration.
+    pre_tokenizers: the family's own names for pre-tokenizers, by the usual names.
+    num_extra: the number of tokens after the vocabulary.
+    has_merges: the family's readers need the merges of a SentencePiece vocabulary.
+    Raises TokenizerError for files that are malformed or do not fit the model, and UnsupportedError for kinds
+    that GGUF cannot express.
     """
     files = read_files(folder, config)
     if not files.tokenizer.values and not files.sentencepiece.exists():
@@ -44,14 +46,14 @@ def tokenizer_metadata(
     tokens = TokenList(files.tokenizer.path, config.get("vocab_size", int) + num_extra)
     try:
         entries = merges_metadata(files, tokens) if has_merges else _vocabulary(files, tokens, pre_tokenizers)
-        if "type_vocab_size" in config:  # of models that may compare texts
+        if "type_vocab_size" in config:  # models that may compare two texts
             entries[f"{PREFIX}token_type_count"] = config.get("type_vocab_size", int)
         return entries | special_metadata(files, tokens.ids())
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        # The files are JSON of strangers, in which any value may be of any type.
+        # The files are untrusted JSON, in which a value may have any type.
         reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
         raise TokenizerError(
-            f"{files.tokenizer.path}: it, or a file beside it, has a value that no tokenizer has ({reason})"
+            f"{files.tokenizer.path}: this file or one next to it has an invalid value ({reason})"
         ) from error
 
 

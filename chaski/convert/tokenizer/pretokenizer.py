@@ -1,4 +1,4 @@
-"""Recognises by its structure how a `tokenizer.json` cuts text into words: GGUF has only a name for it."""
+"""Recognition of the pre-tokenizer in `tokenizer.json` by its structure, because GGUF stores only a name."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS
 
 __all__ = ["recognise"]
 
-# The names that files use most, for rules that have several.
+# The preferred names, for rules that have several names.
 _USUAL = ("gpt-2", "llama-bpe", "qwen2", "gpt-4o", "tekken", "smollm", "deepseek-r1-qwen", "deepseek-v3")
 _GPT2 = PRETOKENIZERS["gpt-2"].patterns
 _DIGITS = {True: r"\p{N}", False: r"\p{N}+"}
 
 
 def recognise(tokenizer: Config, preferred: Mapping[str, str]) -> str:
-    """The value of `tokenizer.ggml.pre` for a byte-level `tokenizer.json`.
+    """Return the value of `tokenizer.ggml.pre` for a byte-level `tokenizer.json`.
 
-    preferred: the family's own name for a usual one. UnsupportedError shows a structure without a name.
+    preferred: the family's own names, by the usual names.
+    Raises UnsupportedError for a structure that has no name in GGUF.
     """
     patterns = tuple(_spelling(pattern) for pattern in _patterns(tokenizer))
     composed = _is_composed(tokenizer)
@@ -40,7 +41,8 @@ def recognise(tokenizer: Config, preferred: Mapping[str, str]) -> str:
 def _with_merges(names: list[str], tokenizer: Config) -> list[str]:
     """Return the pre-tokenizers that treat words which are tokens like the file.
 
-    Taking it whole makes a difference only for tokens that no merge makes; without such tokens all will do.
+    A word that is a token may be taken whole, without merges. This matters only for tokens that no merge
+    produces; if merges produce all tokens, every pre-tokenizer qualifies.
     """
     model = tokenizer.part("model")
     whole = model.get("ignore_merges", bool, False)
@@ -85,7 +87,7 @@ def _is_composed(tokenizer: Config) -> bool:
 
 
 def _steps(step: Mapping[str, Any], inner: str) -> Iterator[Mapping[str, Any]]:
-    """A step, or those of a sequence."""
+    """Yield the step, or the steps of a sequence."""
     if step.get("type") == "Sequence":
         for part in step.get(inner) or []:
             yield from _steps(part, inner)
@@ -94,5 +96,5 @@ def _steps(step: Mapping[str, Any], inner: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _spelling(pattern: str) -> str:
-    """One spelling for a class of one property."""
+    """Normalize a character class that contains a single property."""
     return pattern.replace(r"[\p{L}]", r"\p{L}")

@@ -1,6 +1,6 @@
-"""SentencePiece vocabularies of byte pairs → `tokenizer.ggml.model` = `llama`, or `gemma4` with merges.
+"""SentencePiece BPE vocabularies → `tokenizer.ggml.model` = `llama`, or `gemma4` with merges.
 
-They come as `tokenizer.model`, or as a `tokenizer.json` that was made from one.
+The source is a `tokenizer.model`, or a `tokenizer.json` that was derived from one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chaski.text.tokenizer.vocabulary import PREFIX, TokenType
 
 __all__ = ["merges_metadata", "sentencepiece_metadata"]
 
-# Tokens around thoughts, calls and results: their text is part of an answer, and a parser reads it.
+# Tokens around thoughts, tool calls and results. Their text stays in the answer because a parser reads it.
 _VISIBLE = frozenset({"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'}) | frozenset(
     {"<|tool_response>", "<tool_response|>"}
 )
@@ -24,7 +24,7 @@ _NO_SCORE = -1000.0
 
 
 def sentencepiece_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
-    """Tokens, types and scores, from `tokenizer.model` where there is one, because it has the scores."""
+    """Return tokens, types and scores. `tokenizer.model` is preferred because it contains the scores."""
     model = read_model(files.sentencepiece) if files.sentencepiece.exists() else None
     if model is not None and model.kind == UNIGRAM:
         return unigram_model_metadata(files, model, tokens)
@@ -34,10 +34,10 @@ def sentencepiece_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata
 
 
 def merges_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
-    """Tokens and the merges themselves instead of scores, as Gemma 4 has them. Scores mean nothing then."""
+    """Return tokens and merges, as in Gemma 4. The merges replace the scores, which have no meaning."""
     if not files.tokenizer.values:
         raise UnsupportedError(
-            f"{files.tokenizer.path}: Gemma 4 needs a tokenizer.json, which has the merges"
+            f"{files.tokenizer.path}: Gemma 4 needs a tokenizer.json, which contains the merges"
         )
     entries = _from_json(files, tokens)
     tokens.add(files.added_tokens().values())
@@ -49,7 +49,7 @@ def merges_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
 
 
 def _from_json(files: TokenizerFiles, tokens: TokenList) -> Metadata:
-    """BPE with bytes for what has no token. The order of merges is that of the scores it was made from."""
+    """Read BPE with byte fallback. The scores follow the order of the merges."""
     model = files.tokenizer.part("model")
     ids = model.part("vocab").values
     ranks: dict[str, int] = {}
@@ -64,7 +64,7 @@ def _from_json(files: TokenizerFiles, tokens: TokenList) -> Metadata:
 
 
 def _prefixes_space(files: TokenizerFiles) -> bool:
-    """Return whether text gets a space in front, by its normalizer or by its pre-tokenizer."""
+    """Return whether the normalizer or the pre-tokenizer puts a space before the text."""
     normalizer, splitter = files.tokenizer.part("normalizer"), files.tokenizer.part("pre_tokenizer")
     steps = normalizer.list("normalizers") or [normalizer.values]
     kinds = [step.get("type") for step in steps if step]

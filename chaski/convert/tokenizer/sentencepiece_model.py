@@ -74,7 +74,7 @@ def _piece(data: bytes) -> Piece:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of a message: ints, or bytes for everything that is longer."""
+    """Yield the field numbers and values of a message. Values are ints, or bytes for other types."""
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
@@ -93,7 +93,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Seven bits a byte, the lowest first -> value, where it ends."""
+    """Return the value of a varint (seven bits per byte, the lowest first) and the position after it."""
     value = shift = 0
     while True:
         byte = data[position]

@@ -1,4 +1,4 @@
-"""Ids that have a role, whether encoding adds them, and the chat template."""
+"""Token ids that have a role, whether encoding adds them, and the chat templates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaski.text.tokenizer.vocabulary import PREFIX
 
 __all__ = ["special_metadata"]
 
-# Role in Hugging Face's files → key in GGUF, with its spelling.
+# The role in Hugging Face's files → the key in GGUF, with GGUF's spelling.
 _ROLES = {
     "bos": "bos",
     "eos": "eos",
@@ -34,7 +34,7 @@ _ENDS = {FAIRSEQ_MODEL: (True, True), "spiece.model": (False, True)}
 
 
 def special_metadata(files: TokenizerFiles, ids: Mapping[str, int]) -> Metadata:
-    """ids: of every token."""
+    """Return the keys for roles and chat templates. ids: the id of every token."""
     roles = {role: token_id for role in _ROLES if (token_id := _role_id(files, ids, role)) is not None}
     adds = {}
     for role, token in _added_around_text(files).items():
@@ -59,7 +59,7 @@ def special_metadata(files: TokenizerFiles, ids: Mapping[str, int]) -> Metadata:
 
 
 def _give_role(roles: dict[str, int], role: str, token_id: int) -> None:
-    """Give the role to the token that encoding adds; an EOS that loses it ends turns."""
+    """Give the role to the token that encoding adds. A replaced EOS becomes the end of a turn."""
     old = roles.get(role, token_id)
     if role == "eos" and old != token_id:
         roles.setdefault("eot", old)
@@ -75,7 +75,7 @@ def _id_of(files: TokenizerFiles, ids: Mapping[str, int], token: str) -> int:
 
 
 def _role_id(files: TokenizerFiles, ids: Mapping[str, int], role: str) -> int | None:
-    """Return the id that the tokenizer's files name for a role, else the one of the model's."""
+    """Return a role's id from the tokenizer's files, or else from the model's configuration."""
     for name in (role, _STAND_INS.get(role, role)):
         token = files.config.values.get(f"{name}_token")
         content = token.get("content") if isinstance(token, dict) else token
@@ -84,14 +84,14 @@ def _role_id(files: TokenizerFiles, ids: Mapping[str, int], role: str) -> int | 
     for config in (files.model, files.generation):
         found = config.values.get(f"{role}_token_id")
         first = found[0] if isinstance(found, list) and found else found
-        # Configurations often name a row that is only padding; then no token has the role.
+        # Configurations often name a padding row of the embedding. In this case no token has the role.
         if type(first) is int and first in ids.values():
             return first
     return None
 
 
 def _end_ids(files: TokenizerFiles) -> list[int]:
-    """All tokens that end an answer, as generation stops at them."""
+    """Return the ids of all tokens that end an answer."""
     for config in (files.generation, files.model):
         found = config.values.get("eos_token_id")
         if found is not None:
@@ -103,7 +103,7 @@ def _end_ids(files: TokenizerFiles) -> list[int]:
 
 
 def _suppressed(files: TokenizerFiles, size: int) -> list[int]:
-    """The tokens that generation never chooses."""
+    """Return the ids of the tokens that generation never chooses."""
     found = files.generation.values.get("suppress_tokens") or []
     if not isinstance(found, list) or not all(type(each) is int and 0 <= each < size for each in found):
         raise TokenizerError(f"{files.generation.path}: 'suppress_tokens' is {found!r:.80}")
@@ -155,7 +155,7 @@ def _only_token(files: TokenizerFiles, parts: list[Any]) -> str | None:
 
 
 def _ends_of_bert(steps: list[Mapping[str, Any]]) -> tuple[str | None, str | None]:
-    """`BertProcessing` and `RobertaProcessing` name their tokens as pairs of text and id."""
+    """Return the first and last token of `BertProcessing` and `RobertaProcessing`, which list (text, id)."""
     for step in steps:
         if step.get("type") in ("BertProcessing", "RobertaProcessing"):
             return step["cls"][0], step["sep"][0]
@@ -163,7 +163,7 @@ def _ends_of_bert(steps: list[Mapping[str, Any]]) -> tuple[str | None, str | Non
 
 
 def _templates(files: TokenizerFiles) -> Metadata:
-    """The chat template, and others by name."""
+    """Return the keys of the chat template and of other templates by name."""
     named = _named_templates(files)
     default = named.pop("default", None)
     entries: Metadata = {} if default is None else {"tokenizer.chat_template": default}

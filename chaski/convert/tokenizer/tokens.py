@@ -1,4 +1,4 @@
-"""The list of tokens in the making: every id of the model has a token, a type and a score."""
+"""A builder for the token list, in which every id of the model has a token, a type and a score."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from chaski.text.tokenizer.vocabulary import PREFIX, TokenType
 
 __all__ = ["BYTE", "SPACE", "TokenList"]
 
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how it spells a byte
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how SentencePiece spells a byte
 SPACE = "\u2581"  # how SentencePiece spells a space
 
-# Tokens that their families mean as control tokens and do not mark as special.
+# Control tokens that their families do not mark as special.
 _CONTROL = frozenset({"<pad>", "<mask>", "<2mass>", "[@BOS@]"})
 _CONTROL_MARKS = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
 _PAD_SCORE = -10000.0
@@ -26,7 +26,7 @@ _ADDED_SCORE = -1000.0
 
 
 class TokenList:
-    """Tokens by id. Ids that nothing names stay unused padding, as the embedding has rows for them."""
+    """Tokens by id. Ids without a token stay unused padding, because the embedding has rows for them."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class TokenList:
         self.scores[token_id] = score
 
     def put_all(self, ids: Mapping[str, int]) -> None:
-        """The plain tokens of a vocabulary."""
+        """Put the normal tokens of a vocabulary."""
         for token, token_id in ids.items():
             self.put(token_id, token, TokenType.NORMAL)
 
@@ -59,7 +59,7 @@ class TokenList:
                 self.put(token.id, text, TokenType.USER_DEFINED, _ADDED_SCORE)
 
     def ids(self) -> dict[str, int]:
-        """Id of each token that is in use; the first of equal ones."""
+        """Return the id of each used token. For equal tokens it is the first id."""
         used = (i for i, type in enumerate(self.types) if type is not TokenType.UNUSED)
         found: dict[str, int] = {}
         for i in used:

@@ -1,4 +1,4 @@
-"""Unigram vocabularies of SentencePiece, as of XLM-RoBERTa and T5 → `tokenizer.ggml.model` = `t5`."""
+"""SentencePiece unigram vocabularies, such as XLM-RoBERTa's and T5's → `tokenizer.ggml.model` = `t5`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REPLACED = 3
 
 
 def unigram_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
-    """Tokens, scores and normalizer of a `tokenizer.json`."""
+    """Return the tokens, scores and normalizer of a `tokenizer.json`."""
     model = files.tokenizer.part("model")
     unknown = model.get("unk_id", int)
     has_bytes = model.get("byte_fallback", bool, False)
@@ -34,7 +34,7 @@ def unigram_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
     scores = list(tokens.scores)
     added = files.added_tokens().values()
     tokens.add(token for token in added if token.id != unknown)
-    for token in added:  # those that the vocabulary has keep their scores
+    for token in added:  # tokens of the vocabulary keep their scores
         if tokens.types[token.id] is TokenType.CONTROL:
             tokens.scores[token.id] = scores[token.id]
     return _entries(files, tokens, **_normalizer(files))

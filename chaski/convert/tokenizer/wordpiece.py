@@ -1,6 +1,6 @@
 """WordPiece vocabularies of BERT (Devlin et al. 2018) → `tokenizer.ggml.model` = `bert`.
 
-GGUF marks the beginning of a word, as SentencePiece does; WordPiece marks what continues one with `##`.
+GGUF marks tokens that begin a word, as SentencePiece does. WordPiece marks continuing tokens with `##`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def wordpiece_metadata(files: TokenizerFiles, tokens: TokenList) -> Metadata:
 
 
 def _is_placeholder(token: str) -> bool:
-    """Return whether a token is one like [unused7], which no text becomes."""
+    """Return whether a token is a placeholder such as [unused7], which no text produces."""
     return len(token) > 1 and token.startswith("[") and token.endswith("]")
 
 

@@ -1,4 +1,4 @@
-"""The text model: Llama, and layers of cross-attention in between."""
+"""The text model: Llama with additional cross-attention layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vision model. Its gates are stored opened: as tanh of what the checkpoint has."""
+"""The vision model. GGUF stores the tanh of the checkpoint's gates."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _embeddings(vision: Config) -> Iterator[Planned]:
     hidden, tiles = vision.get("hidden_size", int), vision.count("max_num_tiles")
     patch, channels = vision.get("patch_size", int), vision.get("num_channels", int)
     positions = (vision.get("image_size", int) // patch) ** 2 + 1
-    grids = 1 + len(_grids(tiles))  # the first is that of no image
+    grids = 1 + len(_grids(tiles))  # the first grid means no image
     for name, source, shape in (
         ("class_embd", "class_embedding", (hidden,)),
         ("patch_embd.weight", "patch_embedding.weight", (hidden, channels, patch, patch)),
@@ -103,14 +103,14 @@ def _layer(vision: Config, name: str, source: str, is_gated: bool) -> Iterator[P
 
 
 def _pairs(name: str, source: str, modules: Mapping[str, tuple[str, TensorShape]]) -> Iterator[Planned]:
-    """Weights of that shape and their biases."""
+    """Yield the weights and biases of modules, by name and shape."""
     for part, (module, shape) in modules.items():
         yield Mapped(f"{name}.{part}.weight", shape, (f"{source}.{module}.weight",))
         yield Mapped(f"{name}.{part}.bias", shape[:1], (f"{source}.{module}.bias",))
 
 
 class _Gate(Struct, frozen=True):
-    """The opening of a gate; with `is_closed`, one minus that."""
+    """The tanh of a gate, or with `is_closed` one minus the tanh."""
 
     name: str
     source: str
