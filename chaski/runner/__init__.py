@@ -1,6 +1,6 @@
-"""Running sequences: batches, the prefix cache, and the stream from tokens to events.
+"""Execution of sequences: batches, the prefix cache, and the stream from tokens to events.
 
-Knows models, caches and tokenizers; knows nothing of HTTP or of any API dialect.
+This package works with models, caches and tokenizers. It contains nothing about HTTP or API dialects.
 """
 
 from chaski.chat.events import Done, Event, Text

@@ -47,7 +47,7 @@ def main(what: str, path: str) -> None:
         begin(lambda: model.generate("the", num_predict=30))
         threading.Thread(target=model.close).start()
     elif what == "at exit":
-        atexit.register(lambda: print(len(model.generate("the", num_predict=3).token_ids)))
+        atexit.register(lambda: print(len(model.generate("the", num_predict=3, ignore_eos=True).token_ids)))
         begin(lambda: model.generate("the", num_predict=30))
 
 

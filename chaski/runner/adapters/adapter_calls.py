@@ -1,4 +1,4 @@
-"""Calls about the adapters of a model: typed values, which may be sent to another process."""
+"""Calls that manage the adapters of a model: typed values that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ __all__ = [
 
 
 class LoadAdapter(Sendable, frozen=True):
-    """Read the adapter of a file under a name. Answered by `Adapters`."""
+    """Load the adapter in a file under a name. Answered by `Adapters`."""
 
     name: str
     path: str
 
 
 class UnloadAdapter(Sendable, frozen=True):
-    """Forget an adapter. Answered by `Adapters`."""
+    """Unload an adapter. Answered by `Adapters`."""
 
     name: str
 
 
 class ListAdapters(Sendable, frozen=True):
-    """Answered by `Adapters`."""
+    """List the adapters. Answered by `Adapters`."""
 
 
 AdapterCall: TypeAlias = LoadAdapter | UnloadAdapter | ListAdapters
@@ -52,13 +52,13 @@ class Adapters(Sendable, frozen=True):
 AdapterFiles: TypeAlias = (
     Mapping[str, str | os.PathLike[str]] | Iterable[str | os.PathLike[str]] | str | os.PathLike[str]
 )
-"""Files of adapters by name; those of a list have the names of their files without the suffix."""
+"""Adapter files by name. In a list, each adapter is named after its file, without the suffix."""
 
 
 def answered(adapters: AdapterSet | None, call: AdapterCall) -> list[AdapterInfo]:
-    """Execute a call -> all adapters afterwards. Raises what `AdapterSet` does."""
+    """Execute a call -> all adapters afterwards. Raises the errors of `AdapterSet`."""
     if adapters is None:
-        raise UnsupportedError("this model takes no adapters")
+        raise UnsupportedError("this model takes no adapters; load a text model, or leave the adapters out")
     match call:
         case LoadAdapter(name, path):
             return adapters.load(name, path)
@@ -69,7 +69,7 @@ def answered(adapters: AdapterSet | None, call: AdapterCall) -> list[AdapterInfo
 
 
 def adapter_files(given: AdapterFiles | None) -> dict[str, str]:
-    """Return the files of adapters by name, as absolute paths. Raises OptionError for a name twice."""
+    """Return the files of adapters by name, as absolute paths. Raises OptionError if a name occurs twice."""
     if given is None:
         return {}
     if isinstance(given, Mapping):

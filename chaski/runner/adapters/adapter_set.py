@@ -1,4 +1,4 @@
-"""The named adapters of a model: read on demand, kept within a bound of memory."""
+"""The named adapters of a model: read on demand, kept within a memory limit."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from chaski.runner.adapters.applied import AppliedAdapters, Use
 __all__ = ["NUM_SLOTS", "AdapterInfo", "AdapterSet"]
 
 NUM_SLOTS = 256
-"""The adapters that are in memory at a time, at most."""
+"""The largest number of adapters in memory at a time."""
 
-_LANES = 16  # ranks are rounded up to multiples of it
-# The share of the memory that is free when the first adapter is loaded that all of them may take together.
+_LANES = 16  # ranks are rounded up to a multiple of this
+# All adapters together may take this share of the memory that is free when the first adapter is loaded.
 _SHARE = 0.25
 
 
 class AdapterInfo(Struct, frozen=True, kw_only=True):
-    """An adapter of a model. `is_used`: a running or waiting request uses it."""
+    """An adapter of a model. `is_used`: whether a running or waiting request uses it."""
 
     name: str
     path: str
@@ -70,9 +70,10 @@ class _Named(Struct, eq=False):
 class AdapterSet:
     """The adapters of a loaded model. Safe to use from several threads.
 
-    `adapted` compiles the plan for up to that many adapters, and is called for the first one. Together they
-    take up to `max_bytes`, by default a quarter of the memory that is free at that time. Unused adapters make
-    room, the least recently used first; they are read again when a request names them.
+    `adapted` compiles the plan for up to a given number of adapters; it is called when the first adapter is
+    loaded. Together the adapters take up to `max_bytes`, by default a quarter of the memory that is free at
+    that time. If memory is short, the least recently used adapters are released; they are read again when a
+    request names them.
     """
 
     def __init__(
@@ -89,11 +90,12 @@ class AdapterSet:
         self._lock = threading.RLock()
         self._named: dict[str, _Named] = {}
         self._free = list(range(NUM_SLOTS))
-        self._sizes: dict[int, ByDevice] = {}  # bytes of each slot that is taken
+        self._sizes: dict[int, ByDevice] = {}  # bytes of each occupied slot
         self._uses = 0
 
     def load(self, name: str, path: str | Path) -> list[AdapterInfo]:
-        """Read an adapter under a name, replacing an earlier one of that name -> all adapters afterwards.
+        """Load the adapter in a file under a name, replacing an earlier one of that name -> all adapters
+        afterwards.
 
         Running requests keep the replaced adapter. Raises AdapterError, GGUFError, ModelNotFoundError,
         OptionError, UnsupportedError or OutOfMemoryError.
@@ -105,14 +107,14 @@ class AdapterSet:
             return self.infos()
 
     def unload(self, name: str) -> list[AdapterInfo]:
-        """Forget an adapter -> the remaining ones. Running requests that use it continue."""
+        """Unload an adapter -> the remaining ones. Running requests that use it continue."""
         with self._lock:
             self._find(name)
             del self._named[name]
             return self.infos()
 
     def infos(self) -> list[AdapterInfo]:
-        """Return all adapters, in the order in which they were loaded."""
+        """Return all adapters in loading order."""
         with self._lock:
             return [
                 AdapterInfo(
@@ -134,20 +136,21 @@ class AdapterSet:
 
     @property
     def held_bytes(self) -> ByDevice:
-        """Bytes of all adapters in memory, and the bytes that are ready for the next one."""
+        """Return the bytes of all adapters in memory, and the bytes reserved for the next one."""
         return summed([*list(self._sizes.values()), self._slots.ready_bytes]) if self._uses else {}
 
     def size(self, path: str | Path) -> ByDevice:
-        """Return the bytes that the adapter of a file would take. Raises what `load` raises of a file."""
+        """Return the bytes that the adapter in a file would take. Raises the errors of `load` about files."""
         with self._lock, open_adapter(Path(path)) as adapter:
             numbers = self._adapted.numbers
             return self._slots.num_bytes(match_adapter(adapter, self._architecture, self._model, numbers))
 
     def apply(self, choices: Sequence[AdapterChoice]) -> AppliedAdapters | None:
-        """Return the adapters of a request, in memory while a reference to them exists; None for none.
+        """Return the adapters of a request, or None for no adapters. They stay in memory as long as the
+        result is referenced.
 
-        Raises AdapterNotFoundError for an unknown name, OptionError for more ranks than a row can have, and
-        what `load` raises for an adapter that has to be read again.
+        Raises AdapterNotFoundError for an unknown name, OptionError if the ranks exceed those of a row, and
+        the errors of `load` for an adapter that has to be read again.
         """
         if not choices:
             return None
@@ -175,12 +178,12 @@ class AdapterSet:
 
     def _find(self, name: str) -> _Named:
         if name not in self._named:
-            known = ", ".join(self._named) or "there are none"
+            known = ", ".join(self._named) or "no adapters"
             raise AdapterNotFoundError(f"no adapter {name!r:.80} is loaded; loaded: {known:.400}")
         return self._named[name]
 
     def _held(self, name: str) -> tuple[_Named, _Resident]:
-        """Return an adapter, read again if it is not in memory."""
+        """Return an adapter; read it again if it is not in memory."""
         named = self._find(name)
         if named.resident is None:
             named = self._named[name] = self._read(named.path)
@@ -202,7 +205,7 @@ class AdapterSet:
     def _placed(
         self, adapter: AdapterFile, pairs: Mapping[int, LoraMatrices], sizes: ByDevice
     ) -> tuple[str, _Resident]:
-        """Put the pairs into a slot while another thread computes the digest."""
+        """Put the pairs into a slot while another thread computes their digest."""
         slot = self._free.pop()
         self._sizes[slot] = sizes
         with ThreadPoolExecutor(1) as beside:
@@ -217,16 +220,16 @@ class AdapterSet:
         return digest.result(), resident
 
     def _make_room(self, path: Path, num_bytes: int) -> None:
-        """Release unused adapters until a slot and memory are free for another one."""
+        """Release unused adapters until a slot and enough memory are free for another one."""
         if self._max_bytes is None:
             self._max_bytes = int(_SHARE * available_memory())
         while not self._free or self.num_bytes + num_bytes > self._max_bytes:
             idle = [n for n in self._named.values() if n.resident is not None and not n.is_used]
             if not idle:
                 raise OutOfMemoryError(
-                    f"{path}: the adapter takes {num_bytes / 1e6:.0f} MB, and adapters may take "
-                    f"{self._max_bytes / 1e6:.0f} MB, of which those that requests use take "
-                    f"{self.num_bytes / 1e6:.0f} MB; wait for requests to end, unload adapters, "
+                    f"{path}: the adapter takes {num_bytes / 1e6:.0f} MB, but adapters may take "
+                    f"{self._max_bytes / 1e6:.0f} MB in total, and requests are using "
+                    f"{self.num_bytes / 1e6:.0f} MB of them; wait for requests to end, unload adapters, "
                     "or allow more by CHASKI_ADAPTERS_MEMORY"
                 )
             min(idle, key=lambda named: named.last_used).resident = None

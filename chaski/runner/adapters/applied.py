@@ -1,4 +1,4 @@
-"""The adapters of one sequence, in the order in which they are applied."""
+"""The adapters of one sequence in the order of their application."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AppliedAdapters", "Use"]
 class Use(NamedTuple):
     """An adapter in a slot of the backend's table, and its scale.
 
-    `holder` keeps the adapter in its slot for as long as a reference to the use exists.
+    `holder` keeps the adapter in its slot as long as the use is referenced.
     """
 
     slot: int
@@ -27,7 +27,7 @@ class Use(NamedTuple):
 
 
 class AppliedAdapters(Struct, frozen=True, eq=False, weakref=True):
-    """The adapters of a sequence; `key` is equal for those that change the same tokens in the same way."""
+    """The adapters of a sequence. Sequences whose adapters have equal effects have equal `key`s."""
 
     key: str
     uses: tuple[Use, ...]

@@ -1,4 +1,4 @@
-"""Beam search, on forks of sequences: `chaski.chat.beams` defines and checks its options."""
+"""Beam search on forked sequences. `chaski.chat.beams` defines and checks its options."""
 
 from chaski.runner.beams.search import BeamSearch
 

@@ -1,4 +1,4 @@
-"""The choices of a beam search, as plain numbers: which beams continue, and which answers are the best."""
+"""The choices of a beam search, as plain numbers: the beams that continue, and the best answers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ F64 = npt.NDArray[np.float64]
 
 
 class Candidate(NamedTuple):
-    """A beam with one more token. In ascending order the best one is first.
+    """A beam with one more token. Candidates sort with the best one first.
 
-    So candidates that are equally likely are in the order of their beams, and those of one beam in the order
-    of their ids.
+    Equally likely candidates are sorted by beam, and within a beam by token id.
     """
 
     cost: float
@@ -30,7 +29,9 @@ class Candidate(NamedTuple):
 
 
 class Hypothesis(NamedTuple):
-    """The tokens of an answer that ended, and its score. `is_cut`: it ended at its full length."""
+    """The tokens of a finished answer, and its score. `is_cut`: whether it ended because it reached its full
+    length.
+    """
 
     score: float
     answer: tuple[Sampled, ...]
@@ -40,7 +41,7 @@ class Hypothesis(NamedTuple):
 def best_candidates(beams: Iterable[tuple[float, F64]], count: int) -> list[Candidate]:
     """Return the `count` best candidates of all beams.
 
-    beams: the score of each, and the log-probability of each next token (vocabulary,).
+    beams: the score of each beam, and the log-probability of each next token (vocabulary,).
     """
     found: list[Candidate] = []
     for index, (score, logprobs) in enumerate(beams):
@@ -55,7 +56,7 @@ def best_candidates(beams: Iterable[tuple[float, F64]], count: int) -> list[Cand
 
 
 class RankedAnswers:
-    """The answers of a search that ended, the best one first, `num_beams` at most.
+    """The finished answers of a search, best first, at most `num_beams`.
 
     `max_length` is the number of tokens at which every answer ends.
     """
@@ -66,7 +67,7 @@ class RankedAnswers:
         self._max_length = max_length
 
     def add(self, ended: Iterable[tuple[float, tuple[Sampled, ...], bool]]) -> None:
-        """Add answers that ended: the sum of the log-probabilities of each, its tokens, and `is_cut`."""
+        """Add finished answers: the sum of the log-probabilities of each, its tokens, and `is_cut`."""
         penalty = self._options.length_penalty
         self.found += [
             Hypothesis(logprob / len(answer) ** penalty, answer, is_cut) for logprob, answer, is_cut in ended
@@ -75,7 +76,9 @@ class RankedAnswers:
         del self.found[self._options.num_beams :]
 
     def is_final(self, logprob: float, length: int) -> bool:
-        """Return whether open answers of `length` tokens can be ignored; the best one has this `logprob`."""
+        """Return whether open answers of `length` tokens cannot improve the result; the best of them has this
+        `logprob`.
+        """
         options = self._options
         if len(self.found) < options.num_beams:
             return False

@@ -1,8 +1,8 @@
 """Beam search: a group of sequences that grow together; the most likely ones continue.
 
-At each step all beams have the log-probabilities of their next tokens. The best candidates of all beams are
-taken, ended ones are set aside, and the others are the beams of the next step. A beam with several of these
-candidates is forked: the other beams share its cells. The engine knows them as sequences with an `origin`.
+At each step all beams compute the log-probabilities of their next tokens. The search takes the best
+candidates of all beams, sets finished ones aside, and continues with the others. A beam with several of these
+candidates is forked, and the forks share its cells. To the engine, beams are sequences with an `origin`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Beam(Sequence):
-    """One of the sequences of a search: the prompt, and the beginning of an answer to it."""
+    """One sequence of a search: the prompt, and the beginning of an answer."""
 
     __slots__ = ("_origin", "answer", "logits", "logprobs", "score", "search")
 
@@ -44,8 +44,8 @@ class Beam(Sequence):
         self.adapters = request.adapters
         self.score = 0.0
         self.answer: tuple[Sampled, ...] = ()
-        self.logprobs: F64 | None = None  # of the next token, until all beams have theirs
-        self.logits: F32 | None = None  # the same, if top log-probabilities are asked for
+        self.logprobs: F64 | None = None  # of the next token, kept until all beams have theirs
+        self.logits: F32 | None = None  # the same, if top log-probabilities are requested
         self._origin: Slot | None = None
 
     @property
@@ -62,7 +62,7 @@ class Beam(Sequence):
 
     @property
     def num_computed(self) -> int:
-        """The prompt is computed by the first one, for all."""
+        """The number of computed prompt tokens; the first beam computes the prompt for all beams."""
         return super().num_computed if self is self.search else 0
 
     def forked(self) -> None:
@@ -95,7 +95,7 @@ class Beam(Sequence):
         self.search.end(error)
 
     def restart(self) -> None:
-        """Compute its own tokens once more; a beam that is not in use has none."""
+        """Compute the beam's tokens again; an unused beam has no tokens."""
         self.forked()
         self.logprobs = self.logits = None
         if not self.search.uses(self):
@@ -105,17 +105,20 @@ class Beam(Sequence):
         self.search.tell_all()
 
     def go_on(self, slot: Slot | None, score: float, answer: tuple[Sampled, ...]) -> None:
-        """Become another beam with one more token, whose earlier tokens are in `slot`; None for its own."""
+        """Become another beam extended by one token. `slot` contains its earlier tokens; None means the own
+        slot.
+        """
         self._origin = slot
         self.tokens = [*self.search.request.prompt, *(each.token_id for each in answer)]
         self.score, self.answer, self.logprobs, self.logits = score, answer, None, None
 
 
 class BeamSearch(Beam):
-    """The first beam, which computes the prompt, and the search. Its events are one answer, the `rank`-th.
+    """The first beam, which computes the prompt and manages the search. Its events report one answer, the one
+    with rank `rank`.
 
-    Equal searches that come together are computed once: the others join the first one, which makes their
-    events too.
+    Equal searches that are submitted together are computed once: the later ones join the first one, which
+    also makes their events.
     """
 
     def __init__(self, request: GenerationRequest, options: BeamOptions, rank: int = 0) -> None:
@@ -128,7 +131,7 @@ class BeamSearch(Beam):
         self._others = [Beam(request) for _ in range(options.num_beams - 1)]
         for member in self._others:
             member.search = self
-        self._beams: list[Beam] = [self]  # the best one first
+        self._beams: list[Beam] = [self]  # best first
         self._options = options
         self._rank = rank
         self.answers = RankedAnswers(options, request.limit - len(request.prompt))
@@ -162,7 +165,7 @@ class BeamSearch(Beam):
             beam.is_running = False
 
     def end(self, error: ChaskiError) -> None:
-        """End the search with an error; searches that joined it begin again, unless answers were found."""
+        """End the search with an error. Searches that joined it start again, unless answers were found."""
         for search in (self, *self._joined) if self._is_found else (self,):
             if not search.is_told:
                 search.is_told = True
@@ -174,7 +177,7 @@ class BeamSearch(Beam):
         return beam in self._beams
 
     def advance(self) -> None:
-        """Choose the beams of the next step, if all beams have their log-probabilities."""
+        """Choose the beams of the next step once all beams have their log-probabilities."""
         beams = [(beam.score, beam.logprobs) for beam in self._beams if beam.logprobs is not None]
         if not self.is_running or len(beams) < len(self._beams):
             return
@@ -202,7 +205,9 @@ class BeamSearch(Beam):
             self._fork(going)
 
     def _fork(self, going: list[Candidate]) -> None:
-        """Continue a beam in its slot with its best candidate, and with others in slots of other beams."""
+        """Continue a beam with its best candidate in its own slot, and with others in the slots of other
+        beams.
+        """
         parents = [self._beams[each.beam] for each in going]
         answers = [
             parent.longer(each.token, each.logprob) for parent, each in zip(parents, going, strict=True)
@@ -220,17 +225,19 @@ class BeamSearch(Beam):
             beam.tokens = list(beam.slot.tokens)
 
     def tell_all(self) -> None:
-        """Queue the events of all answers, if they are found."""
+        """Queue the events of all answers once they are found."""
         for search in (self, *self._joined) if self._is_found else ():
             if not search.is_told:
                 search.tell(self)
 
     def tell(self, found: BeamSearch) -> None:
-        """Queue the events of its answer among those that a search has found; the search may be this one."""
+        """Queue the events of its own answer from the results of a search, which may be this search."""
         if self._rank >= len(found.answers.found):
             count = len(found.answers.found)
             self.is_told = True
-            self.events.append(SamplingError(f"the search found {count} answers; this is one more than that"))
+            self.events.append(
+                SamplingError(f"the search found only {count} answers; ask for at most that many")
+            )
             return
         request, result = self.request, found.answers.found[self._rank]
         pieces = PieceStream(request.stop, request.keeps_stop)
@@ -248,7 +255,7 @@ class BeamSearch(Beam):
         self.is_told = True
 
     def _tell_text(self, decoder: TextDecoder, result: Hypothesis, pieces: PieceStream) -> None:
-        """Queue the text of an answer, up to the stop text that cuts it."""
+        """Queue the text of an answer, up to a stop string."""
         request, event = self.request, None
         for one in result.answer:
             if one.token_id in request.end_ids and one.token_id not in request.shown_ends:
@@ -264,7 +271,7 @@ class BeamSearch(Beam):
 
 
 def _key(request: GenerationRequest, options: BeamOptions) -> tuple[object, ...]:
-    """Return a key that is equal for searches with the same result, which may share it."""
+    """Return a key that is equal for searches with the same result, so that they can share one search."""
     return (
         options.num_beams,
         options.length_penalty,
@@ -282,5 +289,5 @@ def _key(request: GenerationRequest, options: BeamOptions) -> tuple[object, ...]
 
 
 def _log_probabilities(logits: F32) -> F64:
-    """Return the log-probability of every token. Raises SamplingError for logits that are not numbers."""
+    """Return the log-probability of every token. Raises SamplingError for logits that are NaN."""
     return log_probabilities(logits, np.arange(len(logits)))

@@ -1,4 +1,4 @@
-"""A model for event loops: no call blocks, and many tasks are answered together."""
+"""A model for event loops: calls never block, and many tasks are answered together."""
 
 from __future__ import annotations
 
@@ -68,11 +68,12 @@ class AsyncModel(
         A[SavedState],
     ]
 ):
-    """The methods of `LLM`, for event loops. Made by `asynchronous()` of a model, and closed with it.
+    """The methods of `LLM`, for event loops. Created by a model's `asynchronous()`, and closed with the
+    model.
 
-    Arguments are checked when a method is called; its result is awaited, or iterated by `async for`.
+    Arguments are checked when a method is called; the result is awaited, or iterated with `async for`.
 
-    A task that is cancelled, or a stream that is closed, frees its slot within one batch.
+    Cancelling a task or closing a stream frees its slot within one batch.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -80,55 +81,57 @@ class AsyncModel(
         self._mail: _Mail | None = None
 
     async def info(self, wait_loaded: bool = False) -> Info:
-        """Return the description of the model. A worker that has not loaded the model yet loads it.
+        """Return the description of the model. A worker that has not loaded the model yet loads it first.
 
         wait_loaded   wait until all of it is in memory, see `LLM.wait_loaded`
         """
         return await self._ask(Describe(wait_loaded), Info)
 
     async def cache_picture(self) -> CachePicture:
-        """Return which cells of the cache hold which tokens. Raises UnsupportedError for llama.cpp."""
+        """Return which tokens the cells of the cache contain. Raises UnsupportedError for models that
+        llama.cpp computes.
+        """
         return await self._ask(DescribeCache(), CachePicture)
 
     async def live(self) -> LiveSequences:
-        """Return the figures of the sequences as they are now."""
+        """Return the current figures of the sequences."""
         return await self._ask(LookLive(), LiveSequences)
 
     async def vectors(self, request: Embed | Rank) -> Outputs:
-        """Make a vector of each text, or of the query with each document."""
+        """Return a vector of each text, or of the query with each document."""
         return await self._ask(request, Outputs)
 
     async def tokenize_chat(self, chat: Chat) -> list[int]:
-        """Return the ids of a conversation's whole prompt."""
+        """Return the token ids of a conversation's whole prompt."""
         return list((await self._ask(TokenizeChat(chat), Tokens)).token_ids)
 
     async def render_chat(self, chat: Chat) -> str:
-        """Return the text that the chat format makes of a conversation."""
+        """Return a conversation rendered as text by the chat format."""
         return (await self._ask(RenderChat(chat), String)).text
 
     async def save_slot(
         self, slot: int, path: Path, cache_salt: str = "", max_bytes: int | None = None
     ) -> SavedState:
-        """Write the state of the sequence in a slot to a file; one with another salt counts as empty.
+        """Write the state of the sequence in a slot to a file. A sequence with another salt counts as empty.
 
         Raises OptionError for a slot that does not exist or is empty, StateError for a file of more than
-        `max_bytes`, and what `save_state` raises for files.
+        `max_bytes`, and the file errors of `save_state`.
         """
         return await self._state(SaveSlot(slot, str(path), cache_salt, max_bytes))
 
     async def save_chat(self, chat: Chat, path: Path) -> SavedState:
-        """`save_state` of a conversation."""
+        """Save the state of a conversation, as `save_state` does."""
         return await self._state(SaveState(chat, str(path)))
 
     async def erase_slot(self, slot: int, cache_salt: str = "") -> SavedState:
-        """Forget the sequence in a slot, in all tiers; prefixes shared with other sequences stay.
+        """Remove the sequence in a slot from all tiers. Prefixes shared with other sequences stay.
 
-        Raises OptionError as `save_slot` does, and BusyError for a slot that is in use.
+        Raises OptionError as `save_slot` does, and BusyError for a slot in use.
         """
         return await self._state(EraseSlot(slot, cache_salt))
 
     async def events(self, call: Answerable) -> AsyncEventStream:
-        """Yield all events that answer a request, not only those of its text."""
+        """Yield all events of the answer to a request, not only its text."""
         with self._replies(call) as replies:
             while True:
                 event = checked(await replies.get())
@@ -199,7 +202,7 @@ class AsyncModel(
 
 
 class _Arrived(Generic[T]):
-    """The events for one task, in the event loop that it was made in."""
+    """The events for one task, delivered in the event loop that created this object."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
@@ -218,7 +221,9 @@ class _Arrived(Generic[T]):
 
 
 class _Mail:
-    """A bridge for replies from other threads into a loop, which wakes up once for all that come together."""
+    """A bridge that delivers replies from other threads to an event loop, and wakes the loop once for replies
+    that arrive together.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -226,11 +231,11 @@ class _Mail:
         self._is_called = False
 
     def put(self, arrived: _Arrived[T], item: T) -> None:
-        """Deliver a reply. Callable from any thread."""
+        """Deliver a reply to its task. Callable from any thread."""
         self._arrived.append((arrived, item))
         if not self._is_called:
             self._is_called = True
-            # A closed loop has no tasks that wait for the reply.
+            # In a closed loop no task waits for the reply.
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._sort)
 

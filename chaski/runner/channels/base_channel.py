@@ -1,4 +1,4 @@
-"""`BaseChannel`: the handling of a call, from its arrival to its last reply, for all engines."""
+"""`BaseChannel`: the handling of a call from its arrival to its last reply, for all engines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MAX_TOKENS = 1 << 19
 
 
 class ActiveCall(Struct, eq=False, weakref=True):
-    """A call that is being answered: the callback of its replies, and whether it is cancelled."""
+    """A call in progress: the callback for its replies, and whether it is cancelled."""
 
     put: ReplyCallback
     is_cancelled: bool = False
@@ -62,13 +62,13 @@ class ActiveCall(Struct, eq=False, weakref=True):
             self.put(reply)
 
     def cancel(self) -> None:
-        """Cancel the call: no reply is passed on, and its computation ends soon."""
+        """Cancel the call: later replies are dropped, and its computation ends soon."""
         self.is_cancelled = True
 
     def parsed(self, prepared: Prepared) -> ReplyCallback:
-        """Return a callback that parses the events of an answer; send the events that come first.
+        """Return a callback that parses the events of an answer; send the first events immediately.
 
-        If the answer cannot be parsed, this call ends with an error, and no other does.
+        If the answer cannot be parsed, only this call ends with an error.
         """
         if prepared.told is not None:
             self.reply(prepared.told)
@@ -94,7 +94,7 @@ T = TypeVar("T", bound=ActiveCall)
 
 
 class BaseChannel(ABC, Generic[T]):
-    """A `Channel`: calls come in from any thread, and replies go out from its own threads.
+    """A `Channel`: any thread may call it, and its own threads send the replies.
 
     flush     called when replies were passed on, once for replies that came together
     new_task  makes the `ActiveCall` of a call
@@ -106,7 +106,7 @@ class BaseChannel(ABC, Generic[T]):
         self._fork_guard = ForkGuard("the model")
 
     def start(self, call: ModelCall, put: ReplyCallback) -> T:
-        """Begin to answer a call. Raises ForkError in a fork, which has none of the threads."""
+        """Start answering a call. Raises ForkError in a forked process, which lacks the threads."""
         self._fork_guard.check()
         task = self._new_task(put)
         self._threads(call).submit(self._handle, call, task)
@@ -151,15 +151,15 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _threads(self, call: ModelCall) -> Executor:
-        """Return the executor that computes a call."""
+        """Return the executor that runs a call."""
 
     @abstractmethod
     def _write(self, call: Answerable, task: T) -> None:
-        """Begin an answer, whose events are the replies."""
+        """Start an answer, whose events are the replies."""
 
     @abstractmethod
     def _embed(self, call: Embed | Rank, task: T) -> None:
-        """Compute vectors; one reply contains all of them."""
+        """Compute vectors and return all of them in one reply."""
 
     @abstractmethod
     def _encode(self, call: Tokenize) -> Iterable[int]:
@@ -171,7 +171,7 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _render_chat(self, chat: Chat) -> str:
-        """Return the text of a conversation's prompt."""
+        """Return a conversation's prompt as text."""
 
     @abstractmethod
     def _decode(self, token_ids: Iterable[int]) -> str:
@@ -187,7 +187,7 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _picture(self) -> CachePicture:
-        """Return the content of the cells of the cache."""
+        """Return the contents of the cache's cells."""
 
     @abstractmethod
     def _describe(self, call: Describe) -> Info:
@@ -195,19 +195,19 @@ class BaseChannel(ABC, Generic[T]):
 
     @abstractmethod
     def _live(self) -> LiveSequences:
-        """Return the figures of the sequences as they are now."""
+        """Return the current figures of the sequences."""
 
     @abstractmethod
     def _blocks_of(self, request: Answerable) -> Blocks:
-        """Return the whole blocks of the prompt of a request."""
+        """Return the complete blocks of the prompt of a request."""
 
     @abstractmethod
     def _blocks(self) -> Blocks:
-        """Return the blocks that the prefix cache holds."""
+        """Return the blocks in the prefix cache."""
 
 
 def _tokens(token_ids: Iterable[int]) -> Tokens:
-    """Return the reply with the ids of a text. Raises OptionError for more than one reply may have."""
+    """Return the reply with the token ids of a text. Raises OptionError if they exceed a reply."""
     found = tuple(token_ids)
     if len(found) > _MAX_TOKENS:
         raise OptionError(f"the text has {len(found)} tokens; at most {_MAX_TOKENS} are returned")

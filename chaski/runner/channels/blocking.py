@@ -47,7 +47,7 @@ class ChannelMethods(BlockingMethods):
 
     @abstractmethod
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
-        """Begin to answer a call, as a `Channel` does."""
+        """Start answering a call, as a `Channel` does."""
 
     def _stream(self, request: Request) -> EventStream:
         return self._events(sendable(request.call, request.images))

@@ -1,6 +1,6 @@
-"""`CachePicture`: which cells of a loaded model's cache hold which tokens, as typed values.
+"""`CachePicture`: which tokens the cells of a loaded model's cache contain, as typed values.
 
-It shows where tokens are stored, never which tokens they are.
+It shows where tokens are stored, but not which tokens they are.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["CacheKind", "CachePicture", "CacheSlot", "DescribeCache", "cache_pic
 
 
 class DescribeCache(Sendable, frozen=True):
-    """Answered by `CachePicture`."""
+    """Ask for the contents of the cache. Answered by `CachePicture`."""
 
 
 class CacheKind(Struct, frozen=True, eq=False):
-    """The cells of all layers of one kind. A cell in several runs is shared; one in none is free.
+    """The cells of all layers of one kind. A cell in several runs is shared; a cell in no run is free.
 
     `runs` (runs, 5) int32 has rows of sequence, cell, position, count and step: `count` tokens of the
     sequence at neighbouring positions from `position` on, in cells from `cell` on that are `step` apart.
@@ -38,7 +38,9 @@ class CacheKind(Struct, frozen=True, eq=False):
     runs: np.ndarray[Any, np.dtype[np.int32]]
 
     def held_by(self, sequences: npt.ArrayLike) -> npt.NDArray[np.int32]:
-        """Return the cells of some sequences (cells,), shared ones as often as they hold them."""
+        """Return the cells of some sequences (cells,). A cell shared by several of them is listed several
+        times.
+        """
         _, first, _, count, step = self.runs[np.isin(self.runs[:, 0], sequences)].T
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         cells: npt.NDArray[np.int32] = np.repeat(first, count) + (within * np.repeat(step, count))
@@ -64,7 +66,7 @@ class CachePicture(Sendable, frozen=True, eq=False):
 
 
 def cache_picture(engine: Engine) -> CachePicture:
-    """Return what all cells of an engine hold; the batch that is being computed is waited for."""
+    """Return the contents of all cells of an engine, after the current batch has ended."""
     found: list[CachePicture] = []
 
     def look() -> None:
@@ -82,7 +84,7 @@ def cache_picture(engine: Engine) -> CachePicture:
 
 
 def _runs(leaf: LeafCache, lengths: list[int]) -> npt.NDArray[np.int32]:
-    """Return the runs of all sequences, as `CacheKind.runs` has them."""
+    """Return the runs of all sequences in the form of `CacheKind.runs`."""
     found = [np.zeros((0, 5), np.int32)]
     for sequence, length in enumerate(lengths):
         for extent in _held(leaf, sequence, length):
@@ -96,11 +98,11 @@ def _runs(leaf: LeafCache, lengths: list[int]) -> npt.NDArray[np.int32]:
 
 
 def _begins(cells: npt.NDArray[np.int32]) -> npt.NDArray[np.intp]:
-    """Return the places (runs,) in `cells` (tokens,) where a run begins.
+    """Return the indices (runs,) in `cells` (tokens,) at which runs begin.
 
-    A run begins at the first cell, and where the step from the previous cell changes.
+    A run begins at the first cell, and wherever the step from the previous cell changes.
 
-    The step between two runs belongs to neither, so every second of consecutive changes begins a run.
+    The step between two runs belongs to neither of them, so every second of consecutive changes begins a run.
     """
     steps = np.diff(cells)
     places = np.arange(len(steps))

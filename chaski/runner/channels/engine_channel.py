@@ -1,4 +1,4 @@
-"""The near end of a `Channel`: answers calls on a model in this process, from its own threads."""
+"""The near end of a `Channel`: it answers calls on a model in this process, with its own threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["EngineChannel", "describe"]
 
 
 class ServedModel(Protocol):
-    """The part of `chaski.runner.llm.LLM` that the channel uses."""
+    """The part of `chaski.runner.llm.LLM` that the channel needs."""
 
     prompts: SequenceBuilder
     engine: Engine
@@ -61,20 +61,21 @@ class ServedModel(Protocol):
 
 
 class EngineChannel(BaseChannel[ActiveCall]):
-    """The `BaseChannel` of a loaded model. Close it before the model."""
+    """The `BaseChannel` of a loaded model. Close it before its model."""
 
     def __init__(self, model: ServedModel, flush: Callable[[], None] = lambda: None) -> None:
         super().__init__(flush, ActiveCall)
         self._model = model
         self._driver = EngineThread(model.engine, flush)
-        # With one thread, requests are prepared in the order of arrival. Its rounding mode is the usual one.
+        # A single thread prepares requests in the order of arrival. The initializer sets the usual rounding
+        # mode.
         usual = UsualFloats().__enter__
         self._thread = ThreadPoolExecutor(1, "chaski-desk", initializer=usual)
-        # Files of states are large, so they have their own thread.
+        # State files are large, so they have a separate thread.
         self._state_thread = ThreadPoolExecutor(1, "chaski-states", initializer=usual)
 
     def close(self) -> None:
-        """End the threads; calls that are not answered yet end with an error."""
+        """End the threads; unanswered calls end with an error."""
         self._driver.close()
         self._thread.shutdown()
         self._state_thread.shutdown()
@@ -138,7 +139,7 @@ class EngineChannel(BaseChannel[ActiveCall]):
 
 
 class _Rows:
-    """Collects the vectors of several texts into one reply. Called by one thread at a time."""
+    """Collects the vectors of several texts into one reply. Used by one thread at a time."""
 
     def __init__(self, texts: Sequence[Sequence[int]], normalize: bool, task: ActiveCall) -> None:
         self._rows: dict[int, npt.NDArray[np.float32]] = {}

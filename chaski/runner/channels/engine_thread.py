@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Follows sequences to their end. Only its thread cancels them, so each of them comes to an end.
+    """Follows sequences to their end. Only this thread cancels sequences, so each of them comes to an end.
 
-    Before the next batch it notices cancelled calls, and frees their slots. `flush` is called when replies
-    were handed on, once for all that came out of a batch.
+    Before each batch it checks for cancelled calls and frees their slots. `flush` is called once after all
+    replies of a batch have been passed on.
     """
 
     def __init__(self, engine: Engine, flush: Callable[[], None]) -> None:
@@ -40,11 +40,11 @@ class EngineThread:
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="chaski-driver", daemon=True)
         self._thread.start()
-        # A thread in native code while the interpreter shuts down would crash the process.
+        # A thread that runs native code while the interpreter shuts down would crash the process.
         atexit.register(self.close)
 
     def follow(self, sequence: Sequence, task: ActiveCall, put: ReplyCallback) -> None:
-        """Compute a new sequence of a task; `put` gets its events, up to the last one or an error."""
+        """Compute a new sequence of a task; `put` receives its events, up to the last one or an error."""
         self._engine.submit(sequence)
         with self._changed:
             self._followed.append((sequence, task, put))
@@ -53,9 +53,9 @@ class EngineThread:
             self._fail(_closed())
 
     def close(self) -> None:
-        """End the thread after its current batch; sequences that it still follows end with an error.
+        """End the thread after its current batch; unfinished sequences end with an error.
 
-        A fork does not have the thread, so there is nothing to end.
+        A forked process lacks the thread, so there is nothing to end.
         """
         atexit.unregister(self.close)
         if self._fork_guard.is_forked:
@@ -76,7 +76,7 @@ class EngineThread:
                 self._hand_on()
 
     def _has_work(self) -> bool:
-        """Wait until there is a sequence to follow; return False when the thread is to end."""
+        """Wait until there is a sequence to follow; return False if the thread should end."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._followed)
             return not self._is_closed
@@ -92,7 +92,9 @@ class EngineThread:
         self._flush()
 
     def _pass_on(self, sequence: Sequence, task: ActiveCall, put: ReplyCallback) -> bool:
-        """Hand on the events of a sequence; return whether more will come. A reader that fails has left."""
+        """Pass on the events of a sequence; return whether more will follow. A callback that raises counts as
+        a reader that has left.
+        """
         if task.is_cancelled:
             sequence.cancel()
             return False
@@ -104,7 +106,7 @@ class EngineThread:
             return False
 
     def _fail(self, error: Exception) -> None:
-        """End all of them."""
+        """End all sequences with an error."""
         with self._changed:
             failed, self._followed = self._followed, []
         for sequence, _, put in failed:
@@ -114,7 +116,7 @@ class EngineThread:
 
 
 def _put_all(sequence: Sequence, put: ReplyCallback) -> bool:
-    """Hand on the events of a sequence, and return whether more will come."""
+    """Pass on the events of a sequence; return whether more will follow."""
     while sequence.events:
         event = sequence.events.popleft()
         put(event)

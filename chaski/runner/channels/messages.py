@@ -1,4 +1,4 @@
-"""The calls that a loaded model takes from another thread or process, and its replies: typed values.
+"""The calls that a loaded model accepts from other threads or processes, and its replies: typed values.
 
 A `Channel` leads to the model, in this process (`engine_channel.py`) or in a separate one (`worker`).
 Nothing here computes or sends.
@@ -42,19 +42,19 @@ __all__ = [
 
 
 class TokenizeChat(Sendable, frozen=True):
-    """Answered by `Tokens`: the whole prompt of a conversation, with rows of images as in `Tokenize`."""
+    """Ask for the prompt of a conversation. Answered by `Tokens`, with rows of images as in `Tokenize`."""
 
     chat: Chat
 
 
 class RenderChat(Sendable, frozen=True):
-    """Answered by a `String`: the text that the chat format makes of a conversation."""
+    """Ask for a conversation rendered by the chat format. Answered by a `String`."""
 
     chat: Chat
 
 
 class Tokenize(Sendable, frozen=True):
-    """Answered by `Tokens`. With images, rows of image k are the id -1 - k."""
+    """Ask for the tokens of a text. Answered by `Tokens`. A row of image k has the id -1 - k."""
 
     text: str
     add_special: bool = True
@@ -63,19 +63,21 @@ class Tokenize(Sendable, frozen=True):
 
 
 class Detokenize(Sendable, frozen=True):
-    """Answered by a `String`."""
+    """Ask for the text of tokens. Answered by a `String`."""
 
     token_ids: tuple[int, ...]
 
 
 class Describe(Sendable, frozen=True):
-    """Answered by `Info`. With `wait_loaded` the answer waits until all of the model is in memory."""
+    """Ask for the description of the model. Answered by `Info`. With `wait_loaded` the reply is sent once the
+    whole model is in memory.
+    """
 
     wait_loaded: bool = False
 
 
 class LookLive(Sendable, frozen=True):
-    """Answered by `LiveSequences`, the current ones."""
+    """Ask for the current figures of the sequences. Answered by `LiveSequences`."""
 
 
 class Tokens(Sendable, frozen=True):
@@ -91,7 +93,7 @@ class String(Sendable, frozen=True):
 
 
 class Info(Sendable, frozen=True, kw_only=True):
-    """Description of a loaded model. `context` is in tokens for each sequence, `memory` in bytes.
+    """Description of a loaded model. `context` is in tokens per sequence, `memory` in bytes.
 
     engine  the engine that computes it: native or llama.cpp
     engine_reason  why llama.cpp computes it, in a sentence; empty for the native engine
@@ -136,24 +138,24 @@ ModelCall: TypeAlias = (
 ModelReply: TypeAlias = (
     Event | Outputs | Tokens | String | Info | LiveSequences | Blocks | Adapters | SavedState | CachePicture
 )
-"""A reply. Every reply is the last one to its call, except events before `Done`."""
+"""A reply. Each call gets one reply, except that several events may precede `Done`."""
 
 ReplyOrError: TypeAlias = ModelReply | Exception
-"""A reply, or the error that ends them."""
+"""A reply, or the error that ends the replies."""
 
 ReplyCallback: TypeAlias = Callable[[ReplyOrError], None]
-"""Takes the replies to a call in their order, from any thread; an error ends them."""
+"""A callback that receives the replies to a call in order, from any thread; an error is the last one."""
 
 
 class CallHandle(Protocol):
-    """A call on its way."""
+    """A call in progress."""
 
     def cancel(self) -> None:
-        """Cancel the call: no more replies are awaited. Does nothing after the last reply."""
+        """Cancel the call: no more replies are expected. After the last reply it has no effect."""
 
 
 class Channel(Protocol):
-    """The connection to a model. Callable from any thread; no method blocks."""
+    """The connection to a model. Callable from any thread; its methods never block."""
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
-        """Begin to answer a call."""
+        """Start answering a call."""

@@ -1,4 +1,4 @@
-"""The replies to several calls at once, gathered as they come."""
+"""The replies to several calls, collected as they arrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ManyReplies", "checked", "numbered", "with_images"]
 
 
 class ManyReplies:
-    """The answers to several requests, whose events may come in any order.
+    """Collects the answers to several requests, whose events may arrive in any order.
 
     calls  the call of each request; raises an error that names its place if one cannot be sent
     """
@@ -34,13 +34,13 @@ class ManyReplies:
 
     @property
     def done(self) -> float:
-        """The share of answers that are complete, from 0 to 1."""
+        """The fraction of answers that are complete, from 0 to 1."""
         return 1 - self.num_left / len(self._requests)
 
     def add(self, index: int, reply: ReplyOrError) -> bool:
-        """Take a reply to call `index`, and return whether its answer is complete.
+        """Add a reply to call `index`, and return whether its answer is complete.
 
-        Raises the error that a reply is, with the place of its request.
+        If the reply is an error, raises it with the index of its request.
         """
         with self._requests[index].naming():
             event = checked(reply)
@@ -63,10 +63,10 @@ def checked(reply: ReplyOrError) -> ModelReply:
 
 
 def numbered(put: Callable[[tuple[int, ReplyOrError]], None], index: int) -> ReplyCallback:
-    """Return a callback that puts the replies to a call with its number."""
+    """Return a callback that passes on the replies to a call together with its number."""
     return lambda reply: put((index, reply))
 
 
 def with_images(call: Tokenize, images: Sequence[ImageSource]) -> Tokenize:
-    """Return the call with its images as bytes."""
+    """Return the call with its images read as bytes."""
     return replace(call, images=tuple(map(image_bytes, images))) if images else call

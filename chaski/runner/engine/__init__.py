@@ -1,1 +1,3 @@
-"""The engine computes batches of all sequences that run: scheduling, isolation of faults, and interrupts."""
+"""The engine, which computes batches of all running sequences: scheduling, isolation of faults, and
+interrupts.
+"""

@@ -1,8 +1,8 @@
-"""The regime of a machine that takes tokens from results that the host has not seen, such as a GPU.
+"""The launch strategy for machines such as GPUs that can use tokens before the host has seen them.
 
-If every sequence continues with its largest logit, the next batch is launched on those before the batch in
-flight has ended. A sequence that ends with that batch, or continues with another token, has computed one
-token in vain.
+If every sequence continues with its largest logit, the engine launches the next batch on those tokens before
+the current batch has ended. If a sequence ends with that batch or continues with another token, one of its
+tokens was computed in vain.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from chaski.runner.prefix.prefix_cache import PrefixCache
 
 __all__ = ["Ahead"]
 
-# Batches launched ahead in a row while prefixes wait to be kept, which is possible only between batches.
+# Largest number of batches launched ahead in a row while prefixes wait to be kept, since that is possible
+# only between batches.
 _MOST_AHEAD = 32
 
 
 class Ahead:
-    """Launches a batch on the largest logits of the one in flight."""
+    """Launches a batch on the largest logits of the batch in flight."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Ahead:
         self._prefix_cache = prefix_cache
 
     def advance(self, upcoming: PreparedBatch | None) -> bool:
-        """Launch `upcoming` ahead and end the batch before it, if that is possible; return whether."""
+        """Launch `upcoming` ahead and end the batch before it, if possible; return whether it was."""
         if upcoming is None or not self._can_launch(upcoming):
             return False
         before, run = self._in_flight.batches[0]
@@ -65,7 +66,7 @@ class Ahead:
         return True
 
     def _can_launch(self, upcoming: PreparedBatch) -> bool:
-        """Return whether `upcoming` needs only tokens of the batch in flight that the machine finds."""
+        """Return whether all tokens of `upcoming` that are not known yet are found by the machine."""
         if not self._program.launches_ahead or self._next.draft is not None or upcoming.images:
             return False
         cache, has_waited = self._prefix_cache, self._in_flight.num_ahead >= _MOST_AHEAD

@@ -1,4 +1,4 @@
-"""A batch that is prepared: its sequences, and the arrays that the plan reads."""
+"""A prepared batch: its sequences, and the arrays that the plan reads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["PreparedBatch", "prepare_batch"]
 
 
 class PreparedBatch(Struct, frozen=True):
-    """A batch: sequences with their numbers of tokens and outputs, and the inputs of the plan.
+    """A batch: the sequences with their numbers of tokens and outputs, and the inputs of the plan.
 
-    `ends` are the lengths of the sequences with it. `images` are the rows of images in it, in the order of
-    its tokens. `num_top_logits` are the numbers of top logits that each sequence gets; they are known when
-    the batch is launched. `mistaken` are sequences of which it has a token that is none of theirs.
+    `ends` are the lengths of the sequences after the batch. `images` are the rows of images in the batch, in
+    token order. `num_top_logits` are the numbers of top logits for each sequence; they are set when the batch
+    is launched. `mistaken` are sequences for which the batch contains a wrong token.
     """
 
     shares: Items[tuple[Sequence, int]]
@@ -39,9 +39,9 @@ class PreparedBatch(Struct, frozen=True):
     mistaken: list[Sequence] = field(default_factory=list)
 
     def fill(self, encoded: EncodedImages | None) -> list[list[int]]:
-        """Write the tokens and the rows of images -> the tokens of each share that are known now.
+        """Write the tokens and the rows of images -> the known tokens of each share.
 
-        Images that were not encoded before are encoded now.
+        Encodes images that have not been encoded yet.
         """
         tokens = [sequence.known(len(sequence.slot.tokens), count) for sequence, count in self.shares]
         counts = (count for _, count in self.shares)
@@ -59,12 +59,12 @@ class PreparedBatch(Struct, frozen=True):
         return tokens
 
     def last_rows(self) -> Mapping[Sequence, int]:
-        """Return the number of the last output of each sequence that has any."""
+        """Return the index of the last output of each sequence with outputs."""
         each = zip(self.shares, self.num_outputs, accumulate(self.num_outputs), strict=True)
         return {sequence: end - 1 for (sequence, _), count, end in each if count}
 
     def inputs_after(self, run: Run, last: Mapping[Sequence, int]) -> Mapping[str, Input]:
-        """Return the inputs, with tokens that `run` finds where the next ones of sequences are not known.
+        """Return the inputs; tokens that are not known yet are taken from `run`.
 
         It is the run of the batch before, and `last` are the `last_rows` of that batch.
         """
@@ -83,9 +83,9 @@ class PreparedBatch(Struct, frozen=True):
 def prepare_batch(
     shares: Items[tuple[Sequence, int]], program: Program, encoded: EncodedImages | None
 ) -> PreparedBatch:
-    """Prepare a batch of these tokens of sequences, and make room for it in the cache.
+    """Prepare a batch of the given tokens of sequences, and allocate cells for it in the cache.
 
-    It makes lists before arrays: with few tokens that is the quickest.
+    Lists are built before arrays, which is fastest for few tokens.
     """
     positions: list[int] = []
     sequences: list[int] = []
@@ -132,7 +132,7 @@ def prepare_batch(
 
 
 def _types(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
-    """Return 1 for each token of a second text, else 0."""
+    """Return 1 for each token of a second text, and 0 for other tokens."""
     found = []
     for sequence, count in shares:
         begin, second = len(sequence.slot.tokens), sequence.second_text

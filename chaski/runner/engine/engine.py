@@ -1,7 +1,7 @@
 """The engine owns a compiled model, its cache and its slots, and advances all sequences together.
 
-Invariant: the cache holds the tokens of all batches in flight, in the order of their launches, and after them
-those of at most one prepared batch, which is launched or taken back before another one is prepared.
+Invariant: the cache contains the tokens of all batches in flight, in launch order, followed by those of at
+most one prepared batch. That batch is launched or taken back before another one is prepared.
 
 The engine has no thread. A caller that waits for a sequence advances all of them by one batch;
 other callers wait for that and look again. The engine knows tokens and outputs, and nothing about text.
@@ -37,14 +37,14 @@ from chaski.same_bits import UsualFloats
 
 __all__ = ["Engine"]
 
-# Seconds to wait at a time for blocks that are being read.
+# Seconds per wait for blocks that are being read.
 _MOMENT = 0.02
 # Largest number of sequences in the live figures.
 _MOST_SHOWN = 256
 
 
 class Engine:
-    """Runs up to `parallel` sequences at a time; more wait for a slot. Safe to use from several threads.
+    """Runs up to `parallel` sequences at a time; others wait for a slot. Safe to use from several threads.
 
     policy        how prompts reuse the cells of others; None turns reuse off
     images        the encoder of a model with vision
@@ -89,14 +89,14 @@ class Engine:
 
     @property
     def max_outputs(self) -> int:
-        """The largest number of outputs of a batch."""
+        """The largest number of outputs in a batch."""
         return self._program.max_outputs
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence. It runs while `wait` is called, for it or for any other one.
+        """Queue a sequence. It advances whenever any caller is in `wait`.
 
-        Raises OptionError for a group that is larger than a batch, or has more outputs than one, and for more
-        members than slots; ForkError.
+        Raises OptionError for a group with more tokens or outputs than fit into a batch, and for more members
+        than slots; ForkError in a forked process.
         """
         self.check_fork()
         sequence.require_slots(self.parallel)
@@ -109,8 +109,8 @@ class Engine:
             num_outputs = len(sequence.outputs(group.start, len(group)))
             if num_outputs > self._program.max_outputs:
                 raise OptionError(
-                    f"{num_outputs} outputs are wanted at once, but a batch has {self._program.max_outputs}; "
-                    "load the model with parallel as large as that"
+                    f"{num_outputs} outputs are needed at once, but a batch has "
+                    f"{self._program.max_outputs}; load the model with a parallel of at least {num_outputs}"
                 )
         self._sequences.waiting.append(sequence)
 
@@ -119,14 +119,14 @@ class Engine:
         self.wait_until(lambda: bool(sequence.events))
 
     def wait_until(self, is_ready: Callable[[], bool]) -> None:
-        """Compute until `is_ready()`; while it is not, a sequence of the caller has not ended."""
+        """Compute until `is_ready()` is True. The caller needs an unfinished sequence until then."""
         self._fork_guard.check()
         with UsualFloats():
             while not is_ready():
                 self._exclusive.run(self._step_unless, is_ready)
 
     def between_batches(self, work: Callable[[], None]) -> None:
-        """Call `work` while nothing is computed; the sequences wait for it."""
+        """Call `work` between two batches, while nothing is computed."""
         self._fork_guard.check()
         with UsualFloats():
             self._exclusive.run(self._work, work)
@@ -148,21 +148,21 @@ class Engine:
 
     @property
     def tiers(self) -> PrefixTiers | None:
-        """Where prefixes are kept beyond the cells."""
+        """The tiers that keep prefixes beyond the cells."""
         return self._prefix_cache.tiers
 
     @property
     def prefix_cache(self) -> PrefixCache:
-        """The slots, and what prompts take over from them."""
+        """The slots, and the reuse of their tokens by prompts."""
         return self._prefix_cache
 
     @property
     def is_forked(self) -> bool:
-        """True if this process is a fork of the one that loaded the model, and cannot compute with it."""
+        """True if this process is a fork of the one that loaded the model, and therefore cannot compute."""
         return self._fork_guard.is_forked
 
     def check_fork(self) -> None:
-        """Raise ForkError in a fork."""
+        """Raise ForkError in a forked process."""
         self._fork_guard.check()
 
     def _step_unless(self, is_ready: Callable[[], bool]) -> None:
@@ -181,7 +181,9 @@ class Engine:
         self._in_flight.pause(perf_counter() - started)
 
     def _step(self) -> None:
-        """Advance by a batch. A fault of one sequence ends only that one; a fault of the batch ends all."""
+        """Advance all sequences by one batch. A fault of one sequence ends only that sequence; a fault of the
+        batch ends all of them.
+        """
         num_failed = self._isolation.num_failed
         try:
             has_advanced = self._advance()
@@ -200,7 +202,7 @@ class Engine:
     def _advance(self) -> bool:
         """Give the sequences of the oldest batch their outputs, and launch the next batch.
 
-        Returns False if there is nothing to compute.
+        Return False if there is nothing to compute.
         """
         if not self._in_flight.batches and not self._next.launch(self._next.prepare()):
             return self._wait_for_blocks()
@@ -212,18 +214,18 @@ class Engine:
         return True
 
     def _wait_for_blocks(self) -> bool:
-        """Wait a little for blocks that are being restored, if there are any; return whether."""
+        """Wait briefly for blocks that are being restored; return whether there are any."""
         if self._sequences.restoring:
             self._sequences.restoring[0].wait(_MOMENT)
         return self.tiers is not None and bool(self._sequences.restoring or self._sequences.waiting)
 
     def _recover(self, error: BaseException, ended: Items[Sequence]) -> None:
-        """Begin again with empty slots after a failure of a whole step, which ends the sequences `ended`.
+        """Restart with empty slots after a failure of a whole step. The sequences `ended` end with the error.
 
-        The others compute all their tokens once more, which gives the same answers. The sequence that was
-        being handled cannot, since nobody knows how far that went, and neither can those with moved keys.
+        The others compute all their tokens again, with the same answers. Two kinds of sequences cannot do so:
+        the sequence that was being handled, since its progress is unknown, and sequences with moved keys.
         """
-        with suppress(Exception):  # it has failed before, or it ends well and the result is not needed
+        with suppress(Exception):  # either it has failed before, or it succeeds and the result is not needed
             self._program.wait()
         self._in_flight.drop()
         self._prefix_cache.drop_noted()

@@ -1,11 +1,12 @@
-"""Steps of an engine: one thread at a time, and no Ctrl-C between two lines of one."""
+"""Steps of an engine: only one thread runs a step at a time, and Ctrl-C never interrupts one."""
 
 from __future__ import annotations
 
 import sys
 import threading
 
-# The functions of the module `signal` turn numbers into enumerations, which takes longer than all else here.
+# The functions of the module `signal` convert numbers to enumerations, which takes longer than everything
+# else here.
 from _signal import getsignal, signal  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,10 +22,10 @@ __all__ = ["Exclusive", "uninterrupted"]
 
 
 class Exclusive:
-    """Runs functions for one thread at a time; no thread runs twice in a row while another one waits.
+    """Runs functions for one thread at a time. No thread runs twice in a row while another one waits.
 
-    The thread that waits holds the gate, which all must pass. Much quicker than a condition variable: the
-    code around it runs between any two tokens, when none of it is in the processor's caches.
+    The waiting thread holds the gate, which every thread must pass. It is much faster than a condition
+    variable: the code runs between any two tokens, when it is not in the processor's caches.
     """
 
     def __init__(self) -> None:
@@ -35,13 +36,14 @@ class Exclusive:
         uncut.end_first(self)
 
     def run(self, work: Callable[..., None], *arguments: object) -> None:
-        """Call `work` with `arguments`; a Ctrl-C takes effect when it has returned.
+        """Call `work` with `arguments`; a Ctrl-C takes effect after it has returned.
 
-        Raises ChaskiError within another call of the same thread, as from the handler of a signal.
+        Raises ChaskiError if the same thread is already in a call, for example in a signal handler.
         """
         if self._owner == threading.get_ident():
             raise ChaskiError(
-                "this thread computes with the model already, and cannot begin again within that"
+                "this thread is already computing with the model, and cannot start another computation "
+                "inside it; use another thread"
             )
         uninterrupted(self._run, work, arguments)
 

@@ -256,4 +256,4 @@ def test_a_handler_that_computes_within_a_step_is_told(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert errors
-    assert "computes with the model already" in str(errors[0])
+    assert "is already computing with the model" in str(errors[0])

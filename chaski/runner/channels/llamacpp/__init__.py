@@ -1,7 +1,8 @@
-"""The engine llama.cpp, for architectures that have no file here: the same calls, answered by `xllamacpp`.
+"""The engine llama.cpp, for architectures that the native engine does not implement: `xllamacpp` answers the
+same calls.
 
-Runs in a worker's process only. Its answers do not keep our promise of the same bits: they may change with
-the batch, with what is cached, and with the number of threads.
+It runs only in a worker's process. Its answers do not keep chaski's promise of identical bits: they may
+change with the batch, the cache and the number of threads.
 """
 
 from chaski.runner.channels.llamacpp.channel import LlamaCppChannel

@@ -1,4 +1,4 @@
-"""The near end of a `Channel`, like `EngineChannel`: answers calls by llama.cpp, from its own threads."""
+"""The near end of a `Channel`, like `EngineChannel`: it answers calls with llama.cpp, in its own threads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from chaski.text.tokenizer.vocabulary import TokenType, read_vocabulary
 
 __all__ = ["LlamaCppChannel"]
 
-# Number of answers that may wait in addition to those that llama.cpp computes at once.
+# Number of answers that may wait in addition to those that llama.cpp is computing.
 _WAITING = 32
 
 
@@ -65,15 +65,15 @@ class LlamaCppCall(ActiveCall, eq=False):
         """Close the connection: llama.cpp then frees the slot."""
         super().cancel()
         if self._socket is not None:
-            with suppress(OSError):  # it is over already
+            with suppress(OSError):  # the connection is closed already
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class LlamaCppChannel(BaseChannel[LlamaCppCall]):
     """The `BaseChannel` of a model in llama.cpp.
 
-    Made by the main thread. Raises ModelNotFoundError, GGUFError, UnsupportedError, OutOfMemoryError,
-    OptionError, or ModelError where llama.cpp cannot load the model.
+    Must be created by the main thread. Raises ModelNotFoundError, GGUFError, UnsupportedError,
+    OutOfMemoryError, OptionError, or ModelError if llama.cpp cannot load the model.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         model: str | os.PathLike[str],
         options: Mapping[str, Any],
         flush: Callable[[], None],
-        reason: str = "it is asked for",
+        reason: str = "it was requested",
     ) -> None:
         super().__init__(flush, LlamaCppCall)
         started = perf_counter()
@@ -97,7 +97,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         self._prompts = LlamaPrompts(file, config, self._settings.room, defaults, self._server, vocabulary)
         hidden = {*vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN), *vocabulary.eos_ids}
         self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
-        # Tokens that end an answer are control tokens too, and no text of a grammar spells them.
+        # Tokens that end an answer are control tokens too, and the text of a grammar never produces them.
         self._spellings = {text: token_id for token_id, text in self._controls.items()}
         self._lost = LostIds(vocabulary, file.get("tokenizer.ggml.model", str, ""))
         self._salts: set[str] = set()
@@ -118,19 +118,19 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         )
 
     def close(self) -> None:
-        """Take no more calls, and remove the socket from the file system."""
+        """Accept no more calls, and remove the socket from the file system."""
         self._short.shutdown(wait=False, cancel_futures=True)
         self._answers.shutdown(wait=False, cancel_futures=True)
         self._server.close()
 
     def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
-        """Return the executor of a call; short calls have their own, and never wait for answers."""
+        """Return the executor of a call. Short calls have a separate one, so they never wait for answers."""
         return self._answers if isinstance(call, Answerable | Embed | Rank) else self._short
 
     def _write(self, call: Answerable, task: LlamaCppCall) -> None:
         prepared = self._prompts.prepare(call, self._prompts.read_images(call.images))
         if prepared.limits.adapter:
-            raise UnsupportedError("adapters of a model that llama.cpp computes are not supported")
+            raise UnsupportedError("the engine llama.cpp does not support adapters; leave them out")
         self._generate(prepared, task.parsed(prepared), task)
 
     def _generate(self, prepared: Prepared, put: ReplyCallback, task: LlamaCppCall) -> None:
@@ -148,9 +148,9 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
             self._flush()
 
     def _may_share(self, cache_salt: str) -> bool:
-        """Return whether a prompt may reuse earlier ones: false once there were two salts.
+        """Return whether a prompt may reuse earlier ones: True until a second salt is used.
 
-        llama.cpp has no salts, so the time of an answer would reveal what others asked.
+        llama.cpp has no salts, so the response time would reveal what other users asked.
         """
         if len(self._salts) < 2:
             self._salts.add(cache_salt)
@@ -177,19 +177,19 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         return self.info
 
     def _live(self) -> LiveSequences:
-        """Report none: llama.cpp does not show its sequences."""
+        """Return no sequences: llama.cpp does not report them."""
         return LiveSequences(seconds=perf_counter(), totals=TokenTotals(), num_sequences=0, sequences=())
 
     def _adapters(self, call: AdapterCall) -> Iterable[AdapterInfo]:
         if isinstance(call, ListAdapters):
             return ()
-        raise UnsupportedError("adapters of a model that llama.cpp computes are not supported")
+        raise UnsupportedError("the engine llama.cpp does not support adapters; leave them out")
 
     def _state(self, call: StateCall) -> SavedState:
-        raise UnsupportedError("states of a model that llama.cpp computes are not supported")
+        raise UnsupportedError("the engine llama.cpp cannot save or restore states")
 
     def _picture(self) -> CachePicture:
-        raise UnsupportedError("llama.cpp does not tell what its cache holds")
+        raise UnsupportedError("the engine llama.cpp does not report the contents of its cache")
 
     def _blocks_of(self, request: Answerable) -> Blocks:
         return Blocks((), 0)
@@ -209,7 +209,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
 
 def _anonymous_bytes() -> int:
-    """Memory of this process outside of mapped files; 0 where the system does not report it."""
+    """Return the memory of this process outside mapped files, or 0 if the system does not report it."""
     try:
         with open("/proc/self/status") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon:"))

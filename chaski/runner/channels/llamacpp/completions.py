@@ -1,7 +1,7 @@
-"""Requests and answers in llama.cpp's terms: our requests as its JSON, its pieces as our events.
+"""Translation of requests and answers: chaski requests become llama.cpp's JSON, and its pieces become events.
 
-A piece has the text of a token and its id. If a character takes several tokens, llama.cpp reports only the
-last id; see `LostIds` for the others.
+A piece contains the text of a token and its id. If a character takes several tokens, llama.cpp reports only
+the last id; `LostIds` finds the others.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def completion(
 
 
 def _repeat_penalty(prepared: Prepared) -> dict[str, Any]:
-    """llama.cpp has one penalty of this kind, and one window for it and the others."""
+    """Return the penalty fields. llama.cpp has one penalty of this kind, and one window for all penalties."""
     sampling = prepared.sampling
     window, penalty = sampling.repeat_last_n, sampling.repeat_penalty
     if sampling.repetition_penalty != 1:
@@ -84,7 +84,9 @@ def _repeat_penalty(prepared: Prepared) -> dict[str, Any]:
 
 
 def _window(prepared: Prepared, window: int | None) -> int:
-    """Return the number of tokens to look at. llama.cpp has no value for all, and keeps room for them."""
+    """Return the number of recent tokens that penalties cover. llama.cpp cannot cover all tokens, and
+    allocates memory for each one.
+    """
     most = prepared.limit if prepared.num_keep is None else min(prepared.limit, prepared.context)
     return most if window is None else min(window, most)
 
@@ -104,16 +106,16 @@ def _grammar(prepared: Prepared, controls: Mapping[str, int]) -> dict[str, Any]:
     limits = prepared.limits
     if limits.constraint is None:
         return {}
-    if limits.ignore_eos:  # it would write anything after the end of the grammar
+    if limits.ignore_eos:  # after the end of the grammar, the text would be unconstrained
         raise UnsupportedError(
             "the engine llama.cpp cannot use option ignore_eos together with a format; leave it out"
         )
-    # llama.cpp passes over grammars that it cannot compile.
+    # llama.cpp silently ignores grammars that it cannot compile.
     return {"grammar": checked_grammar(limits.constraint, limits.format_thought, controls)}
 
 
 def empty_answer(prepared: Prepared, load_seconds: float) -> Done:
-    """The answer without tokens, which llama.cpp does not support."""
+    """Return the answer without tokens, which llama.cpp cannot produce."""
     return Done(
         reason="length",
         prompt_tokens=len(prepared.prompt.tokens),
@@ -127,7 +129,7 @@ def empty_answer(prepared: Prepared, load_seconds: float) -> Done:
 
 
 class AnswerReader:
-    """The pieces of one answer as events.
+    """Converts the pieces of one answer to events.
 
     controls: the texts of tokens that are not part of answers. lost: finds ids that are not reported.
     """
@@ -145,11 +147,11 @@ class AnswerReader:
         self._load_seconds = load_seconds
         self._pieces = PieceStream(())
         self._count = 0
-        # A control token waits until it is known whether it ends the answer.
+        # A control token is held back until it is known whether it ends the answer.
         self._held: tuple[str, Sampled] | None = None
 
     def feed(self, piece: Mapping[str, Any]) -> list[Event]:
-        """The events of a piece; `Done` is the last of all."""
+        """Return the events of a piece; the very last one is `Done`."""
         if piece["stop"]:
             return self._end(piece)
         events = self._release()
@@ -171,7 +173,7 @@ class AnswerReader:
         return [] if event is None else [event]
 
     def _release(self) -> list[Event]:
-        """Give out the control token that was held, since it turned out not to end the answer."""
+        """Return the event of the control token that was held back, since it did not end the answer."""
         if self._held is None:
             return []
         (text, sampled), self._held = self._held, None
@@ -195,7 +197,7 @@ class AnswerReader:
     def _done(self, piece: Mapping[str, Any], reason: DoneReason) -> Done:
         times, generated = piece["timings"], piece["tokens_predicted"]
         prompt = len(self._prepared.prompt.tokens)
-        # The last token is not computed any more.
+        # llama.cpp does not compute the last token.
         left = prompt + generated - 1 - piece["tokens_cached"] if piece["truncated"] else 0
         return Done(
             reason=reason,

@@ -1,4 +1,4 @@
-"""Images for llama.cpp: decoded and checked here, counted there, and sent with the texts around them."""
+"""Images for llama.cpp: chaski decodes and checks them, and llama.cpp counts their tokens."""
 
 from __future__ import annotations
 
@@ -17,27 +17,30 @@ from chaski.model.multimodal import Image
 __all__ = ["ImagePrompt", "PictureReader", "data_url", "prompt_field"]
 
 _FILE = "file"
-_ONLY_TEXTS = "the engine llama.cpp takes images in texts, not among token ids; send the prompt as a text"
+_ONLY_TEXTS = (
+    "the engine llama.cpp takes images only in texts, not among token ids; send the prompt as a text"
+)
 
 
 class PictureReader:
-    """Makes an `Image` of a file: a PNG, which llama.cpp reads without help, and its number of tokens.
+    """Converts image files to `Image`s: a PNG, which llama.cpp reads directly, and its number of tokens.
 
-    llama.cpp's own decoders never see what a stranger sent, and read neither WebP nor the orientation.
+    llama.cpp's own decoders never receive untrusted data, and they support neither WebP nor the orientation
+    tag.
     """
 
     def __init__(self, count_tokens: Callable[[bytes], int]) -> None:
         self._count_tokens = count_tokens
 
     def read_image(self, data: bytes) -> Image:
-        """Return the image. Raises ImageError for what cannot be read, or is too large."""
+        """Return the image. Raises ImageError if the file cannot be read or is too large."""
         png = _as_png(data)
         count = self._count_tokens(png)
         return Image({_FILE: np.frombuffer(png, np.uint8)}, count, (count,))
 
 
 class ImagePrompt(Prompt, frozen=True):
-    """A prompt with images, and the pieces that llama.cpp makes its tokens of."""
+    """A prompt with images, and the pieces from which llama.cpp makes its tokens."""
 
     pieces: tuple[str | Image, ...] = ()
 
@@ -46,12 +49,12 @@ class ImagePrompt(Prompt, frozen=True):
         raise UnsupportedError(_ONLY_TEXTS)
 
     def shortened(self, excess: int, keep: int) -> Prompt:
-        """Raise ContextLengthError: a text with images cannot be cut between its tokens."""
+        """Raise ContextLengthError: a text with images cannot be truncated at a token."""
         length = len(self.tokens)
         raise ContextLengthError(
-            f"the prompt has {length} tokens, those of its images included, but the context holds "
-            f"{length - excess}; the engine llama.cpp cannot cut prompts with images: shorten it, or load "
-            "the model with a larger context",
+            f"the prompt has {length} tokens including its images, but the context holds "
+            f"{length - excess}; the engine llama.cpp cannot truncate prompts with images: shorten it, "
+            "or load the model with a larger context",
             length,
             length - excess,
         )
@@ -69,7 +72,7 @@ def prompt_field(prompt: Prompt, marker: str) -> Any:
 
 
 def data_url(png: bytes) -> str:
-    """Return the URL that holds an image."""
+    """Return an image as a data URL."""
     return f"data:image/png;base64,{_base64(png)}"
 
 

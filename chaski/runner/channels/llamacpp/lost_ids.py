@@ -1,6 +1,6 @@
-"""Ids that llama.cpp does not report: those of all but the last token of a piece of text.
+"""Token ids that llama.cpp does not report: for each piece of text, all ids but the last one.
 
-It holds text back until characters are whole, or until it is known not to begin a stop string.
+It holds text back until characters are complete, or until the text cannot be part of a stop string.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from chaski.text.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["LostIds"]
 
-_MOST = 32  # tokens of one piece; texts that are held back for a stop string may have more
+_MOST = 32  # tokens of one piece; a text held back for a stop string may have more
 
 
 class LostIds:
-    """Finds such ids by the bytes of the text, and only where no other tokens spell them."""
+    """Finds such ids from the bytes of the text, if no other tokens have the same bytes."""
 
     def __init__(self, vocabulary: Vocabulary, model: str) -> None:
         """`model` is the kind of the tokenizer, `tokenizer.ggml.model`."""
@@ -27,9 +27,10 @@ class LostIds:
         self._bytes_of = byte_level_bytes if model == "gpt2" else piece_bytes
 
     def before(self, text: str, last_id: int, count: int, is_held: bool) -> Sequence[int]:
-        """Return the ids of the `count` tokens before the last one of `text`, empty if they are not certain.
+        """Return the ids of the `count` tokens before the last one of `text`, or an empty sequence if they
+        are ambiguous.
 
-        is_held: the text may have been held back for a stop string, not only for whole characters.
+        is_held: whether the text may have been held back for a stop string, not only for complete characters.
         """
         data, end = text.encode(), self._spelling(last_id)
         if not 0 < count <= _MOST or not end or not data.endswith(end):
@@ -38,7 +39,7 @@ class LostIds:
         return found[0] if len(found) == 1 else ()
 
     def _cuts(self, data: bytes, count: int, is_held: bool) -> list[tuple[int, ...]]:
-        """Return the ways to spell bytes with `count` tokens: two if there are more."""
+        """Return the ways to spell bytes with `count` tokens, at most two."""
         ways: list[list[tuple[int, ...]]] = [[] for _ in range(len(data) + 1)]
         ways[0] = [()]
         for _ in range(count):
@@ -57,7 +58,7 @@ class LostIds:
 
     @cached_property
     def _ids(self) -> dict[bytes, tuple[int, ...]]:
-        """The ids of tokens by their bytes, at most two of each."""
+        """The ids of tokens by their bytes, at most two for each."""
         found: dict[bytes, tuple[int, ...]] = {}
         types = self._vocabulary.types.tolist()
         for token_id, (token, kind) in enumerate(zip(self._vocabulary.tokens, types, strict=True)):
@@ -67,7 +68,7 @@ class LostIds:
 
 
 def _is_cut(data: bytes) -> bool:
-    """Return whether the last character of a text is not whole."""
+    """Return whether the last character of a text is incomplete."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     return bool(decoder.getstate()[0])

@@ -1,4 +1,4 @@
-"""Prompts for llama.cpp: written as for our own engine, tokenized by llama.cpp."""
+"""Prompts for llama.cpp: written as for the native engine, tokenized by llama.cpp."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["LlamaPrompts", "PromptConfig"]
 
 
 class PromptConfig(Struct, frozen=True):
-    """The fields of a model's configuration that prompts need."""
+    """The fields of a model's configuration that prompts use."""
 
     vocab_size: int
     pooling: Pooling | None
@@ -55,7 +55,7 @@ class LlamaPrompts(PromptBuilder):
         return _Encoder(self._server, self._vocabulary)
 
     def _shifts(self, limits: AnswerOptions) -> bool:
-        """Return whether the answer continues in a full context; false where llama.cpp reads images."""
+        """Return whether the answer continues when the context is full; False if llama.cpp reads images."""
         return self._server.can_shift and super()._shifts(limits)
 
     def _written(
@@ -81,7 +81,7 @@ class LlamaPrompts(PromptBuilder):
         return ImagePrompt(prompt.tokens, prompt.images, prompt.groups, pieces)
 
     def _without_bos(self, text: str, token_ids: Sequence[int]) -> str:
-        """Return the text without the BOS that llama.cpp puts before it."""
+        """Return the text without the BOS that llama.cpp puts in front of it."""
         bos_id = self.tokenizer.bos_id
         if bos_id is None or self.tokenizer.encode("")[:1] != [bos_id] or list(token_ids[1:2]) == [bos_id]:
             return text

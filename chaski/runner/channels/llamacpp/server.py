@@ -1,7 +1,7 @@
-"""llama.cpp's own server in this process, spoken to over a socket in a private folder.
+"""llama.cpp's own server in this process, reached over a socket in a private folder.
 
-`xllamacpp` offers completions from Python as well, but neither tokens of a text nor a way to end an answer
-before its first token; its HTTP interface has both.
+`xllamacpp` also offers completions in Python, but not the tokens of a text, and no way to end an answer
+before its first token. Its HTTP interface provides both.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from chaski.runner.channels.llamacpp.settings import LlamaSettings
 
 __all__ = ["LlamaServer"]
 
-# Longer paths of sockets are cut off by the system.
+# The system cuts off longer socket paths.
 _MAX_PATH = 100
-# The tokens of an image that see each other are computed in one batch; these models have fewer.
+# The tokens of an image that see each other are computed in one batch; the models in question have fewer.
 _IMAGE_TOKENS = 512
-# The server's own template of conversations; prompts are written here, and it only counts images.
+# The server's own chat template. Prompts are written by chaski, and this template only counts images.
 _PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 _ERRORS: dict[int, type[ChaskiError]] = {400: OptionError, 501: UnsupportedError}
 _POOLING = {
@@ -40,7 +40,7 @@ _POOLING = {
 
 
 class LlamaServer:
-    """A model in llama.cpp. Safe to use from several threads; made by the main one.
+    """A model loaded in llama.cpp. Safe to use from several threads; created by the main thread.
 
     Loading blocks the interpreter.
 
@@ -63,11 +63,11 @@ class LlamaServer:
         except RuntimeError as error:
             self.close()
             raise ModelError(
-                f"{settings.path}: llama.cpp cannot load this model{_beside(settings)}: {error} Its log on "
-                "the standard error says what is wrong; it may not know the architecture either"
+                f"{settings.path}: llama.cpp cannot load this model{_beside(settings)}: {error} Its log "
+                "on the standard error shows the cause; it may not know the architecture either"
             ) from None
         finally:
-            # llama.cpp installs its own signal handlers, and would end without the process.
+            # llama.cpp installs its own signal handlers, which would end llama.cpp but not the process.
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         self.can_shift = settings.projector is None
@@ -78,7 +78,7 @@ class LlamaServer:
             self.media_marker = str(facts["media_marker"])
 
     def image_tokens(self, png: bytes) -> int:
-        """Return the number of tokens that an image becomes, with those that llama.cpp puts around it."""
+        """Return the number of tokens of an image, including those that llama.cpp puts around it."""
         image = [{"type": "image_url", "image_url": {"url": data_url(png)}}]
         return self._chat_tokens(image) - self._chat_tokens("")
 
@@ -87,19 +87,19 @@ class LlamaServer:
         return int(self.ask("/v1/chat/completions/input_tokens", body)["input_tokens"])
 
     def ask(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return a reply, as JSON. Raises ChaskiError for a refusal."""
+        """Send a request and return the reply as JSON. Raises ChaskiError if the server refuses it."""
         with closing(self._connection()) as connection:
             return json.loads(self._reply(connection, "POST", path, body).read())
 
     def _tell(self, path: str) -> Any:
-        """Return a description, as JSON."""
+        """Return a description as JSON."""
         with closing(self._connection()) as connection:
             return json.loads(self._reply(connection, "GET", path).read())
 
     def stream(
         self, path: str, body: Mapping[str, Any], opened: Callable[[socket.socket], None]
     ) -> Iterator[Mapping[str, Any]]:
-        """The pieces of an answer. `opened` gets the socket: shutting it down ends the answer."""
+        """Yield the pieces of an answer. `opened` receives the socket: shutting it down ends the answer."""
         with closing(self._connection()) as connection:
             connection.connect()
             opened(connection.sock)
@@ -117,7 +117,7 @@ class LlamaServer:
                 raise ChaskiError(f"llama.cpp ended in the middle of an answer: {error!r}") from None
 
     def close(self) -> None:
-        """Take the socket away. The model itself ends with the process."""
+        """Remove the socket. The model itself is released when the process ends."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _reply(
@@ -135,7 +135,7 @@ class LlamaServer:
 
 
 class _LocalConnection(HTTPConnection):
-    """HTTP over a socket of the file system."""
+    """HTTP over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("localhost")
@@ -147,7 +147,7 @@ class _LocalConnection(HTTPConnection):
 
 
 def _parameters(xllamacpp: Any, settings: LlamaSettings) -> Any:
-    """The settings in the words of llama.cpp."""
+    """Return the settings as llama.cpp's parameters."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = settings.path
     if settings.projector is not None:
@@ -159,7 +159,7 @@ def _parameters(xllamacpp: Any, settings: LlamaSettings) -> Any:
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = settings.threads
     for name, dtype in (("cache_type_k", settings.types.keys), ("cache_type_v", settings.types.values)):
         setattr(parameters, name, xllamacpp.ggml_type[f"GGML_TYPE_{dtype.value.upper()}"])
-    # llama.cpp itself shares a model among several GPUs.
+    # llama.cpp itself distributes a model among several GPUs.
     if settings.gpus.num_gpu is not None:
         parameters.n_gpu_layers = settings.gpus.num_gpu
     if settings.gpus.main_gpu is not None:
@@ -174,7 +174,7 @@ def _parameters(xllamacpp: Any, settings: LlamaSettings) -> Any:
     parameters.special = True  # control tokens are sorted out here
     parameters.cache_ram_mib = 0  # no second cache of prompts in addition to the slots
     parameters.warmup = parameters.ui = parameters.endpoint_slots = False
-    parameters.verbosity = 1  # errors
+    parameters.verbosity = 1  # errors only
     return parameters
 
 
@@ -183,7 +183,7 @@ def _beside(settings: LlamaSettings) -> str:
 
 
 def _least_batch(settings: LlamaSettings) -> int:
-    """Return how many tokens must be computed together."""
+    """Return the number of tokens that must be computed together."""
     if settings.pooling:
         return settings.context  # a text that becomes one vector
     return 32 if settings.projector is None else _IMAGE_TOKENS
@@ -198,7 +198,7 @@ def _private_folder() -> Path:
 
 
 def _refusal(status: int, data: bytes) -> ChaskiError:
-    """The error that a reply reports."""
+    """Return the error that a reply reports."""
     try:
         error = json.loads(data)
         error = error.get("error", error)

@@ -1,4 +1,4 @@
-"""The settings that llama.cpp loads a model with, and the check that memory suffices."""
+"""The settings with which llama.cpp loads a model, and the check for enough memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from chaski.runner.loading.sizes import at_least, context_size, thread_count
 
 __all__ = ["LlamaSettings"]
 
-# llama.cpp gives each sequence whole blocks of this many tokens, and leaves the last ones free.
+# llama.cpp allocates whole blocks of this many tokens for each sequence, and leaves the last tokens free.
 _BLOCK, _FREE = 256, 2
 _BYTES = {DType.F32: 4.0, DType.F16: 2.0, DType.BF16: 2.0, DType.Q8_0: 34 / 32, DType.Q4_0: 18 / 32}
 
 
 class LlamaSettings(Struct, frozen=True, kw_only=True):
-    """See `chaski.load` for what they mean.
+    """Settings of the engine llama.cpp; `chaski.load` documents them.
 
     trained       context that the model was trained for; llama.cpp never gives a sequence more
     projector     the file of its encoder of images
@@ -52,12 +52,16 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, file: GGUFFile, defaults: Defaults, options: Mapping[str, Any]) -> LlamaSettings:
-        """Make them of the options of a worker, the model's own, and the environment. Raises OptionError."""
+        """Make the settings from the options of a worker, the model's defaults, and the environment. Raises
+        OptionError.
+        """
         environment = Environment.read()
         if options.get("backend") not in (None, AUTO, "cpu"):
-            raise OptionError(f"backend = {options['backend']!r} is not one of the engine llama.cpp")
+            raise OptionError(f"backend = {options['backend']!r} is not a backend of the engine llama.cpp")
         if options.get("draft") is not None:
-            raise OptionError("the engine llama.cpp takes no draft model; load it without draft")
+            raise OptionError(
+                "the engine llama.cpp does not support draft models; load the model without draft"
+            )
         trained = file.get(f"{file.architecture}.context_length", int, 0) or 1 << 31
         usual = defaults.loading.get("num_ctx", environment.context)
         flash = options.get("flash_attention")
@@ -66,7 +70,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
         check_form(types, flash)
         for dtype in {types.keys, types.values} - _BYTES.keys():
             raise OptionError(
-                f"the engine llama.cpp cannot keep keys and values as {dtype.value}; it can as "
+                f"the engine llama.cpp cannot store keys and values as {dtype.value}; it supports "
                 f"{', '.join(known.value for known in _BYTES)}"
             )
         parallel, projector = options.get("parallel"), options.get("projector")
@@ -92,32 +96,33 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def room(self) -> int:
-        """Tokens that a sequence can really hold: the context, but for the free ones at its very end."""
+        """Number of tokens that a sequence can use: the context without the free tokens at its end."""
         return max(min(self.context, self.trained - _FREE), 1)
 
     @property
     def cells(self) -> int:
-        """Tokens that all sequences may hold together, as llama.cpp rounds them."""
+        """Number of tokens of all sequences together, as llama.cpp rounds it."""
         return -(-(self.context + _FREE) // _BLOCK) * _BLOCK * self.parallel
 
     def weight_bytes(self, file: GGUFFile) -> int:
-        """Return the bytes of the model's weights, its encoder's included."""
+        """Return the bytes of the model's weights, including its encoder."""
         encoder = os.path.getsize(self.projector) if self.projector else 0
         return encoder + sum(tensor.nbytes for tensor in file.tensors.values())
 
     def check_memory(self, file: GGUFFile) -> None:
         """Raise OutOfMemoryError if weights, keys and values exceed the available memory.
 
-        Keys and values are counted as if every layer kept all tokens, which some do not.
+        The estimate assumes that every layer keeps all tokens, although some layers do not.
         """
         weights = self.weight_bytes(file)
         cache = self.cells * self._bytes_per_token(file)
         available = available_memory()
         if weights + cache > available:
             raise OutOfMemoryError(
-                f"llama.cpp needs {(weights + cache) / 1e9:.3f} GB for it, but {available / 1e9:.3f} GB of "
-                "memory are available; use a smaller context, fewer parallel sequences or a smaller model:"
-                f"\n  {weights / 1e9:10.3f} GB  weights\n  {cache / 1e9:10.3f} GB  {self.cells} tokens"
+                f"llama.cpp needs {(weights + cache) / 1e9:.3f} GB for the model, but "
+                f"{available / 1e9:.3f} GB of memory are available; use a smaller context, fewer "
+                f"parallel sequences or a smaller model:\n  {weights / 1e9:10.3f} GB  weights\n  "
+                f"{cache / 1e9:10.3f} GB  {self.cells} tokens"
             )
 
     def _bytes_per_token(self, file: GGUFFile) -> float:
@@ -139,6 +144,7 @@ def _pooling(file: GGUFFile) -> Pooling | None:
     found = read_pooling(file)
     if found is Pooling.RANK:
         raise UnsupportedError(
-            f"{file.path.name} ranks documents, for which the engine llama.cpp is not used"
+            f"{file.path.name} ranks documents, which the engine llama.cpp does not support here; use "
+            "the native engine"
         )
     return found

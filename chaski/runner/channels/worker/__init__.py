@@ -1,5 +1,5 @@
-"""A model in its own process, whose death the rest of the program survives.
+"""A model in its own process, so that a crash of the model does not end the program.
 
-`client.Worker` is the parent's end, `python -m chaski.runner.channels.worker` the process itself. They send
-each other the typed values of `codec.py` over a socket without a name, so no other process can reach it.
+`client.Worker` is the parent's end; `python -m chaski.runner.channels.worker` is the process itself. They
+exchange the typed values of `codec.py` over an unnamed socket, so no other process can connect to it.
 """

@@ -41,13 +41,13 @@ _log = logging.getLogger(__name__)
 
 Arrived = SimpleQueue[tuple[int, WireMessage]]
 Leaving = list[Callable[[], None]]
-"""Called before the process ends, whatever it computes."""
+"""Functions to call before the process ends, whatever it is computing."""
 
 
 def main() -> None:
-    """Load the model of the first message, then answer calls until the parent closes the socket, or ends."""
+    """Load the model of the first message, then answer calls until the parent closes the socket or ends."""
     faulthandler.enable()
-    # Prompts of users must not be left on the disk.
+    # User prompts must not end up on disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
@@ -74,9 +74,9 @@ def main() -> None:
 def _open(
     message: Load, progress: Callable[[float], None], flush: Callable[[], None], leaving: Leaving
 ) -> tuple[Channel, Info]:
-    """Return the model, in the engine that is asked for or that has it, and its description.
+    """Return the model, in the requested engine or the one that supports it, and its description.
 
-    Raises WorkerError if the parent runs a version of chaski with other messages, and the errors of
+    Raises WorkerError if the parent runs a version of chaski with different messages, and the errors of
     `chaski.load`.
     """
     if message.protocol != protocol():
@@ -98,7 +98,7 @@ def _open(
         try:
             llama = LlamaCppChannel(message.model, options, flush, reason)
         except ModelError as error:
-            raise ModelError(f"{error}. The native engine says: {gap}" if gap else f"{error}") from None
+            raise ModelError(f"{error}. The native engine reports: {gap}" if gap else f"{error}") from None
         leaving.append(llama.close)
         return llama, llama.info
     model = load(opened.expecting_text(), progress=progress, engine=engine, **options)
@@ -106,12 +106,14 @@ def _open(
 
 
 def _receive(link: Link, arrived: Arrived, leaving: Leaving, replies: _Replies) -> None:
-    """Ends the process with the stream, even during a computation: no reader is left for its result."""
+    """Receive calls until the stream ends, then end the process even during a computation, since no reader is
+    left.
+    """
     try:
         while messages := link.receive():
             for number, message in map(decode, messages):
                 if replies.are_last:
-                    continue  # the next process answers what this one has not taken
+                    continue  # the next process answers the calls that this one has not taken
                 if isinstance(message, ModelCall):
                     link.send(encode(number, Received()))
                 arrived.put((number, message))
@@ -145,7 +147,7 @@ class _Replies:
         self.are_last = False
 
     def send(self, number: int, reply: ReplyOrError) -> None:
-        """Note a reply, which `flush` sends."""
+        """Queue a reply for `flush`."""
         if not isinstance(reply, Exception):
             self._link.send(encode(number, reply))
             return
@@ -163,7 +165,7 @@ class _Replies:
 
 
 class _Shares:
-    """A sender of the progress of loading, a hundred messages at most."""
+    """Sends the progress of loading, in at most a hundred messages."""
 
     def __init__(self, number: int, link: Link) -> None:
         self._number = number

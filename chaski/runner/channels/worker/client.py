@@ -1,4 +1,4 @@
-"""The parent's end of a worker: the methods of `LLM`, answered by another process."""
+"""The parent's end of a worker: the methods of `LLM`, with another process answering."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from chaski.runner.channels.worker.process import Process
 
 __all__ = ["LoadOptions", "Worker"]
 
-# After this many processes in a row that ended before they had loaded, wait this many seconds.
+# After this many processes in a row have ended while loading, wait this many seconds.
 _MAX_CRASHES = 3
 _PAUSE = 30.0
 
 
 class LoadOptions(TypedDict, total=False):
-    """The keyword arguments of `chaski.load`, but `progress`; and the engine, native or llama.cpp."""
+    """The keyword arguments of `chaski.load` without `progress`, and the engine: native or llama.cpp."""
 
     projector: str | None
     threads: int | None
@@ -53,10 +53,10 @@ class LoadOptions(TypedDict, total=False):
 class Worker(ChannelMethods):
     """A model in its own process, with the methods of an `LLM`. Safe to use from several threads.
 
-    The process starts with the first request; `info` starts it too. If it dies, the requests that it was
-    answering fail with WorkerError. The next request starts another process, which also answers those that
-    the old one had not read. Errors of loading are those of `chaski.load`. `progress` is called from another
-    thread, with the loaded share.
+    The first request or access to `info` starts the process. If the process dies, the requests that it was
+    answering fail with WorkerError. The next request starts another process, which also answers the requests
+    that the old one had not read. Loading raises the errors of `chaski.load`. `progress` is called from
+    another thread with the loaded fraction.
     """
 
     def __init__(
@@ -91,35 +91,35 @@ class Worker(ChannelMethods):
 
     @property
     def is_running(self) -> bool:
-        """True while there is a process."""
+        """True while the process exists."""
         return self.pid is not None
 
     @property
     def num_replicas(self) -> int:
-        """How many processes answer: one."""
+        """The number of processes that answer: one."""
         return 1
 
     def info(self) -> Info:
-        """Return the description of the model; load the model if it is not loaded yet."""
+        """Return the description of the model. Loads the model if necessary."""
         return self._ask(Describe(), Info)
 
     def asynchronous(self) -> AsyncModel:
-        """The same model for event loops: `async for event in worker.asynchronous().stream(prompt)`."""
+        """Return the model for event loops: `async for event in worker.asynchronous().stream(prompt)`."""
         return AsyncModel(self)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Send a call, to a new process if none runs; does not block (see `Channel`).
 
         Raises OptionError for values that cannot be sent, WorkerError if no process can be started, and
-        ForkError in a fork, because the worker answers the process that started it.
+        ForkError in a forked process, because the worker only answers the process that started it.
         """
         self._fork_guard.check()
         return self._living_process().calls.start(encode_call(call), put)
 
     def close(self) -> None:
-        """End the process; requests that it was answering fail with WorkerError, and so do later ones.
+        """End the process. Requests that it was answering and later ones fail with WorkerError.
 
-        In a fork the worker continues, for the process that started it.
+        In a forked process this has no effect on the worker.
         """
         atexit.unregister(self.close)
         if self._fork_guard.is_forked:
@@ -145,7 +145,7 @@ class Worker(ChannelMethods):
         except ChaskiError as error:
             put(error)
             return
-        if ticket.is_cancelled:  # meanwhile
+        if ticket.is_cancelled:  # cancelled meanwhile
             ticket.cancel()
 
     def _next_process(self) -> Process:
@@ -161,14 +161,14 @@ class Worker(ChannelMethods):
 
 
 class _Patience:
-    """Refuses for a while to start another process after several that ended while they loaded."""
+    """Delays the start of another process after several in a row have ended while loading."""
 
     def __init__(self) -> None:
         self._seen: Process | None = None
         self._crashes = 0
 
     def check(self, last: Process | None) -> None:
-        """Raise WorkerError if no process may be started after `last` yet."""
+        """Raise WorkerError if it is too early to start a process after `last`."""
         if last is None or last.info is not None or not isinstance(last.error, WorkerError):
             self._crashes = 0
             return
@@ -178,6 +178,6 @@ class _Patience:
         wait = last.ended_at + _PAUSE - monotonic()
         if self._crashes >= _MAX_CRASHES and wait > 0:
             raise WorkerError(
-                f"loading ended {self._crashes} times in a row without a model, and is tried again in "
-                f"{wait:.0f} s at the soonest; at last {last.error}"
+                f"loading failed {self._crashes} times in a row; the next attempt is possible in "
+                f"{wait:.0f} s. The last error: {last.error}"
             )

@@ -1,8 +1,8 @@
-"""The messages between a model's process and its users, as bytes and back.
+"""Encoding and decoding of the messages between a model's process and its users.
 
-Bytes become instances of the classes listed here and nothing else, so they can run no code. A message is
-the pair of a call's number and a `Sendable`, encoded as MessagePack. MessagePack lacks integers of more than
-64 bits and halves of surrogate pairs; a message that contains one is encoded as JSON.
+Bytes only become instances of the classes listed here, so they cannot run code. A message is the pair of a
+call's number and a `Sendable`, encoded as MessagePack. MessagePack lacks integers of more than 64 bits and
+lone surrogates; a message that contains one is encoded as JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Load(Sendable, frozen=True):
-    """The first message to a worker: arguments of `chaski.load`. Answered by `LoadProgress` and `Info`.
+    """The first message to a worker: the arguments of `chaski.load`. Answered by `LoadProgress` and `Info`.
 
     protocol  the sender's `protocol()`; after the sender started, another version may have been installed
     """
@@ -49,15 +49,17 @@ class Load(Sendable, frozen=True):
 
 
 class Cancel(Sendable, frozen=True):
-    """Cancels the call of this number, whose replies are not awaited any more. Not answered."""
+    """Cancels the call with this number; no more replies to it are expected. Not answered."""
 
 
 class Received(Sendable, frozen=True):
-    """The worker has read the call of this number. A call that it has not read can go to another process."""
+    """Confirms that the worker has read the call with this number. A call that was not confirmed can go to
+    another process.
+    """
 
 
 class LoadProgress(Sendable, frozen=True):
-    """The share of the model that is loaded, 0 to 1."""
+    """The loaded fraction of the model, 0 to 1."""
 
     share: float
 
@@ -65,7 +67,7 @@ class LoadProgress(Sendable, frozen=True):
 class Failure(Sendable, frozen=True):
     """An error instead of an answer: the name of a class in `chaski.errors`, and its message.
 
-    `excess`: for a prompt that is too long, its number of tokens and the limit; empty otherwise.
+    `excess`: the number of tokens and the limit if a prompt is too long; empty otherwise.
     """
 
     kind: str
@@ -74,16 +76,18 @@ class Failure(Sendable, frozen=True):
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """Describe an error. One of another class than ours is a defect; its trace is in the worker's log."""
+        """Return the failure that describes an error. An error of another class is a defect of chaski; its
+        traceback is in the worker's log.
+        """
         if isinstance(error, ContextLengthError):
             return cls("ContextLengthError", str(error), (error.length, error.limit))
         if isinstance(error, ChaskiError):
             return cls(class_name(error), str(error))
-        return cls("WorkerError", f"the worker failed with {error!r}; its log has more")
+        return cls("WorkerError", f"the worker failed with {error!r}; see its log for details")
 
     @property
     def error(self) -> ChaskiError:
-        """The error, to be raised on this side."""
+        """Return the error to raise on this side."""
         return error_class(self.kind)(self.message, *self.excess)
 
 
@@ -124,14 +128,16 @@ def decode(data: bytes) -> tuple[int, WireMessage]:
     try:
         return _read(data)
     except (DecodeError, ValueError, RecursionError, MemoryError) as error:
-        raise WorkerError(f"a message of {len(data)} bytes is not one: {error or type(error)}") from None
+        raise WorkerError(
+            f"received {len(data)} bytes that are not a message: {error or type(error)}"
+        ) from None
 
 
 @cache
 def protocol() -> str:
-    """Return 16 hexadecimal digits that depend on the names and types of all fields of all messages.
+    """Return 16 hexadecimal digits derived from the names and types of all fields of all messages.
 
-    Both ends of a connection compare them where the other end may run another version of chaski.
+    Both ends of a connection compare them if the other end may run another version of chaski.
     """
     described: dict[str, list[tuple[str, str]]] = {}
 
@@ -150,7 +156,7 @@ def protocol() -> str:
 
 def _read(data: bytes) -> tuple[int, WireMessage]:
     numbered: tuple[int, WireMessage]
-    if data.startswith(b"["):  # an array in JSON, which MessagePack reads as a number
+    if data.startswith(b"["):  # a JSON array; MessagePack would read this byte as a number
         numbered = convert(json.loads(data), _Numbered, dec_hook=_array)
     else:
         numbered = _decoder.decode(data)
@@ -175,12 +181,12 @@ def _as_json(message: WireMessage) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Return a value of a type that msgspec encodes for one that it does not."""
+    """Convert a value that msgspec cannot encode to one that it can."""
     if isinstance(value, np.ndarray):
         return value.shape, np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes()
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, str):  # of a subclass, as NumPy's float64 is one of float
+    if isinstance(value, str):  # an instance of a subclass, as NumPy's float64 is one of float
         return str.__str__(value)
     if isinstance(value, int):
         return int(value)
@@ -190,7 +196,7 @@ def _plain(value: object) -> object:
 
 
 def _array(kind: Any, value: Any) -> Any:
-    """Return the array of its shape and its little-endian bytes. Raises ValueError or TypeError."""
+    """Return the array with the given shape and little-endian bytes. Raises ValueError or TypeError."""
     (element,) = get_args(get_args(kind)[1])
     shape, data = convert(value, tuple[tuple[int, ...], bytes])
     return np.frombuffer(data, np.dtype(element).newbyteorder("<")).reshape(shape)

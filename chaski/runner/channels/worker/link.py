@@ -13,10 +13,10 @@ from chaski.errors import OptionError, WorkerError
 __all__ = ["MAX_FRAME", "Link"]
 
 MAX_FRAME = 64 << 20
-"""Bytes of a message at most; a prompt of a million tokens has about 7 million."""
+"""Largest size of a message in bytes; a prompt of a million tokens takes about 7 million."""
 
 _LENGTH = struct.Struct("<I")
-_PIECE = 1 << 16  # bytes that are read at a time
+_PIECE = 1 << 16  # bytes to read at a time
 
 
 class Link:
@@ -31,19 +31,19 @@ class Link:
     def send(self, data: bytes) -> None:
         """Queue a message for `flush`. Raises OptionError if it is too large."""
         if len(data) > MAX_FRAME:
-            raise OptionError(f"a request of {len(data)} bytes is too large; at most {MAX_FRAME} are taken")
+            raise OptionError(f"a request of {len(data)} bytes is too large; the limit is {MAX_FRAME} bytes")
         self._frames.append(_LENGTH.pack(len(data)) + data)
 
     def flush(self) -> None:
-        """Send all that is queued, in one piece; waits while the other end does not read.
+        """Send the whole queue at once; blocks while the other end does not read.
 
-        When the other end is gone nothing happens here: `receive` returns no more messages.
+        If the other end is closed, nothing is raised: `receive` returns no more messages.
         """
         with self._sending, suppress(OSError):
             self._socket.sendall(self._take_queued())
 
     def flush_some(self) -> bool:
-        """Send as much of the queue as the socket takes without waiting -> whether that was all."""
+        """Send as much of the queue as possible without blocking -> whether the queue is empty."""
         if not self._sending.acquire(blocking=False):
             return False
         try:
@@ -71,12 +71,12 @@ class Link:
         return messages
 
     def shutdown(self) -> None:
-        """End both directions: the other end reads the end of the stream, and so does `receive`."""
+        """Shut down both directions: the other end and `receive` reach the end of the stream."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Release the socket once no thread receives from it."""
+        """Release the socket once no thread is receiving from it."""
         self.shutdown()
         self._socket.close()
 
@@ -84,12 +84,14 @@ class Link:
         return b"".join(self._frames.popleft() for _ in range(len(self._frames)))
 
     def _whole_frames(self) -> list[bytes]:
-        """Take the complete messages out of the bytes that were read."""
+        """Take the complete messages from the received bytes."""
         frames, end = [], 0
         while len(self._read) >= end + _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._read, end)
             if length > MAX_FRAME:
-                raise WorkerError(f"a message of {length} bytes is announced; at most {MAX_FRAME} are taken")
+                raise WorkerError(
+                    f"a message of {length} bytes was announced; the limit is {MAX_FRAME} bytes"
+                )
             begin = end + _LENGTH.size
             if len(self._read) < begin + length:
                 break

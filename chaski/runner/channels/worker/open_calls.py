@@ -18,7 +18,7 @@ __all__ = ["Again", "InFlight", "OpenCalls"]
 
 
 class InFlight:
-    """A call on its way: over which link, and with which number there."""
+    """A call in progress: its link, and its number there."""
 
     def __init__(self) -> None:
         self._calls: OpenCalls | None = None
@@ -26,11 +26,11 @@ class InFlight:
         self.is_cancelled = False
 
     def set(self, calls: OpenCalls, number: int) -> None:
-        """Note the link that has it now."""
+        """Store the link that currently carries the call."""
         self._calls, self._number = calls, number
 
     def cancel(self) -> None:
-        """Drop the call: its replies are not awaited any more."""
+        """Drop the call: no more replies are expected."""
         self.is_cancelled = True
         if self._calls is not None:
             self._calls.cancel(self._number)
@@ -43,7 +43,7 @@ Again: TypeAlias = Callable[[ReplyCallback, bytes, InFlight], None]
 class OpenCalls:
     """Sends calls, and passes replies on to their callers. Safe to use from several threads.
 
-    Calls are numbered from 1. The end of the link is the end of all calls, and of this object.
+    Calls are numbered from 1. When the link ends, all calls end, and the object cannot be used any more.
     """
 
     def __init__(self, link: Link) -> None:
@@ -86,7 +86,7 @@ class OpenCalls:
             raise
 
     def cancel(self, number: int) -> None:
-        """Forget a call, if it has not been answered."""
+        """Forget a call unless it has been answered."""
         self._unread.pop(number, None)
         if self._puts.pop(number, None) is not None:
             self.send(encode(number, Cancel()))
@@ -98,17 +98,17 @@ class OpenCalls:
             self._sends.put(True)
 
     def take(self, number: int, message: WireMessage) -> None:
-        """Handle a message of the other end about a call."""
+        """Handle a message from the other end about a call."""
         if isinstance(message, Received):
             self._unread.pop(number, None)
         elif isinstance(message, Failure):
             self._answer(number, message.error)
         else:
-            assert isinstance(message, ModelReply), "the other end sends replies only"
+            assert isinstance(message, ModelReply), "the other end may only send replies"
             self._answer(number, message)
 
     def end(self, error: ChaskiError, again: Again | None) -> None:
-        """Answer all calls with the error, but give those that were not read to `again`."""
+        """End all calls with the error, but pass calls that were not read to `again`."""
         with self._lock:
             self.error = error
             puts, self._puts = self._puts, {}
@@ -126,7 +126,7 @@ class OpenCalls:
             self._link.flush()
 
     def _answer(self, number: int, reply: ModelReply | ChaskiError) -> None:
-        """Pass a reply on, unless the call was cancelled in the meantime."""
+        """Pass a reply on unless the call was cancelled in the meantime."""
         is_last = not isinstance(reply, Partial)
         put = self._puts.pop(number, None) if is_last else self._puts.get(number)
         if put is not None:
@@ -134,5 +134,5 @@ class OpenCalls:
 
 
 def _copy(error: ChaskiError) -> ChaskiError:
-    """One for each reader: raising an error changes it."""
+    """Return a copy for one reader, since raising an error changes it."""
     return type(error)(str(error))

@@ -1,4 +1,4 @@
-"""One process of a worker, from its start to its end, with the calls that it has to answer."""
+"""One process of a worker, from start to end, with its open calls."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["Process"]
 _log = logging.getLogger(__name__)
 
 _LOADING = 0  # the number of the first message
-# Seconds that a process which has nothing to do any more may take to go.
+# Seconds that an idle process may take to exit.
 _GRACE = 2.0
-# A small model makes a thousand batches of text a second. Pieces that come within this many seconds wake the
-# readers together, since waking them costs more than the pieces do.
+# A small model produces a thousand batches of text per second. Waking the readers costs more than handling
+# the pieces, so pieces that arrive within this many seconds wake them together.
 _MOMENT = 0.003
 _ADVICE: dict[int, str] = {
     signal.SIGKILL: "if the system ran out of memory, load with a smaller context or fewer in parallel",
@@ -38,7 +38,8 @@ _ADVICE: dict[int, str] = {
 
 
 class Process:
-    """A process with a model in it. Its end is the end of all calls in flight, and of this object.
+    """A process with a loaded model. When the process ends, all calls in progress end, and the object cannot
+    be used any more.
 
     `calls` sends calls; they wait in the worker until the model is loaded.
 
@@ -54,7 +55,7 @@ class Process:
         self._popen: subprocess.Popen[bytes] | None = None
         self.info: Info | None = None
         self.ended_at = 0.0
-        open_missing()  # else one of these may be the process's standard stream
+        open_missing()  # otherwise one of these descriptors could become the process's standard stream
         ours, theirs = socket.socketpair()
         self._link = Link(ours)
         self.calls = OpenCalls(self._link)
@@ -69,17 +70,17 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """The process id, while it runs."""
+        """The process id while it runs."""
         return self._popen.pid if self._popen is not None and self.error is None else None
 
     def close(self) -> None:
-        """End the process, and wait until it is gone."""
+        """End the process, and wait until it has exited."""
         self._is_closed = True
         self._link.shutdown()
         self._thread.join()
 
     def _run(self, theirs: socket.socket) -> None:
-        """Run the process to its end. However it ends, no call waits any more, and no process is left."""
+        """Run the process until it ends. However it ends, no call and no process is left."""
         error: ChaskiError | None = None
         try:
             with theirs:
@@ -116,7 +117,7 @@ class Process:
                 self.calls.take(number, message)
 
     def _reap(self) -> int | None:
-        """Wait until the process is gone, kill it after a while, and return its exit status."""
+        """Wait until the process has exited, kill it after a while, and return its exit status."""
         self._link.shutdown()
         if self._popen is None:
             return None
@@ -135,17 +136,19 @@ class Process:
         who += f" (process {self._popen.pid})"
         lost = "its open answers are lost, and the next request starts a new process"
         if status >= 0:
-            return f"{who} ended with exit status {status}; {lost}; its log on the standard error may say why"
+            return (
+                f"{who} ended with exit status {status}; {lost}; its log on the standard error may show why"
+            )
         advice = _ADVICE.get(-status, "if that happens again, please report it with the log")
         return f"{who} was ended by signal {-status} ({signal.strsignal(-status)}); {lost}; {advice}"
 
 
 def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the process with one end of a socket."""
+    """Start the process and give it one end of a socket."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "chaski.runner.channels.worker", str(end.fileno())],
         stdin=subprocess.DEVNULL,
-        stdout=2,  # the standard output belongs to the parent's own data
+        stdout=2,  # the standard output is reserved for the parent's data
         pass_fds=[end.fileno()],
         cwd=folder,
         env=child_environment(),

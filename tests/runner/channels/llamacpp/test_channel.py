@@ -56,7 +56,7 @@ def test_tensors_that_no_architecture_of_ours_has_are_computed_by_llama_cpp(tmp_
     with Worker(write_misfit(tmp_path / "variant.gguf", tensor, (2, 64)), threads=1) as worker:
         assert worker.info().engine == "llama.cpp"
         assert worker.generate("abc").text == "cba"
-    both = rf"llama\.cpp cannot load this model.*The native engine says: .*has no use for tensors {tensor}"
+    both = rf"llama\.cpp cannot load this model.*The native engine reports: .*has no use for tensors {tensor}"
     broken = write_misfit(tmp_path / "broken.gguf", tensor, (2, 64))
     with Worker(broken, threads=1) as worker, pytest.raises(ModelError, match=both):
         worker.info()
@@ -209,5 +209,5 @@ def test_other_backends_are_refused(foreign: Path) -> None:
 
 
 def test_integers_are_no_type_of_llama_cpp(foreign: Path) -> None:
-    with pytest.raises(OptionError, match="cannot keep keys and values as i16; it can as f32, f16"):
+    with pytest.raises(OptionError, match="cannot store keys and values as i16; it supports f32, f16"):
         LlamaCppChannel(foreign, {"kv_type": "f16:i16"}, lambda: None)

@@ -129,8 +129,8 @@ REFUSED: list[tuple[Any, tuple[bytes, ...], type[ChaskiError], str]] = [
     ("a", (b"RIFF....WAVEfmt ",), ImageError, "not an image"),
     ("a", (b"",), ImageError, "there is no data"),
     ("a [img-0]", (ONE,), OptionError, "needs text after the last image"),
-    ((1, 2), (ONE,), ChaskiError, r"takes images in texts|needs text after"),
-    ((1, -1, -1, -1, 2), (ONE,), UnsupportedError, "takes images in texts, not among token ids"),
+    ((1, 2), (ONE,), ChaskiError, r"takes images only in texts|needs text after"),
+    ((1, -1, -1, -1, 2), (ONE,), UnsupportedError, "takes images only in texts, not among token ids"),
     ("x" * 400, (ONE,), ContextLengthError, "the prompt has 404 tokens, .*the context holds 254"),
 ]
 
@@ -140,7 +140,7 @@ def test_refusals(
     prompt: Any, images: tuple[bytes, ...], kind: type[ChaskiError], reason: str, channel: LlamaCppChannel
 ) -> None:
     for truncate in (False, True) if len(prompt) > 20 else (False,):
-        with pytest.raises(kind, match=reason if not truncate else "cannot cut prompts with images"):
+        with pytest.raises(kind, match=reason if not truncate else "cannot truncate prompts with images"):
             replies(channel, Generate(prompt, {"truncate": truncate}, images))
     assert replies(channel, Generate("abc", {}))[-1].generated_tokens == 4, "others are answered"
 

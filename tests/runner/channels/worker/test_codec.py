@@ -270,7 +270,7 @@ MISFITS: list[Any] = [
 @pytest.mark.parametrize("value", MISFITS, ids=repr)
 @pytest.mark.parametrize("write", [msgpack.encode, msgspec.json.encode], ids=["msgpack", "json"])
 def test_what_is_no_message_is_refused(write: Callable[[object], bytes], value: object) -> None:
-    with pytest.raises(WorkerError, match="is not one"):
+    with pytest.raises(WorkerError, match="are not a message"):
         decode(write(value))
 
 
@@ -292,7 +292,7 @@ def test_what_is_no_message_is_refused(write: Callable[[object], bytes], value: 
     ids=lambda data: repr(data[:16]),
 )
 def test_bytes_that_are_no_message(data: bytes) -> None:
-    with pytest.raises(WorkerError, match="is not one"):
+    with pytest.raises(WorkerError, match="are not a message"):
         decode(data)
 
 

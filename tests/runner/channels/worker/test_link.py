@@ -96,7 +96,7 @@ def test_a_message_that_is_cut_off_is_not_delivered(ends: tuple[Link, socket.soc
 def test_a_frame_of_any_length_is_not_believed(ends: tuple[Link, socket.socket]) -> None:
     link, other = ends
     other.sendall(struct.pack("<I", MAX_FRAME + 1))
-    with pytest.raises(WorkerError, match=f"{MAX_FRAME + 1} bytes is announced"):
+    with pytest.raises(WorkerError, match=f"{MAX_FRAME + 1} bytes was announced"):
         link.receive()
 
 
@@ -105,7 +105,7 @@ def test_a_message_that_is_too_large_is_not_sent(
 ) -> None:
     link, other = ends
     monkeypatch.setattr(link_module, "MAX_FRAME", 100)
-    with pytest.raises(OptionError, match="too large; at most 100"):
+    with pytest.raises(OptionError, match="too large; the limit is 100"):
         link.send(encode(1, Text("x" * 100)))
     link.send(encode(2, Cancel()))
     link.flush()

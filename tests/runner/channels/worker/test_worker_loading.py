@@ -108,9 +108,7 @@ def test_what_crashes_at_load_is_not_started_for_ever(monkeypatch: pytest.Monkey
             with pytest.raises(WorkerError, match="ended with exit status 1"):
                 worker.info()
         for _ in range(3):
-            with pytest.raises(
-                WorkerError, match="3 times in a row without a model, and is tried again in 30 s"
-            ):
+            with pytest.raises(WorkerError, match="3 times in a row; the next attempt is possible in 30 s"):
                 worker.info()
         assert len(starts) == 3
         monkeypatch.undo()
