@@ -247,3 +247,17 @@ def test_an_empty_stream_still_says_who_is_silent(fake: Running, script: Script)
         if line.startswith("data: {")
     ]
     assert deltas == [{"role": "assistant", "content": ""}, {}]
+
+
+def test_answers_count_up_the_seed_of_their_model(server: Running) -> None:
+    made = {"model": "seeded", "from": "guide", "parameters": {"seed": 7}}
+    assert server.post("/api/create", made).lines[-1] == {"status": "success"}
+    asked = {"prompt": "Llamas carry", "temperature": 3, "max_tokens": 8}
+
+    def texts(**more: Any) -> list[str]:
+        choices = server.post("/v1/completions", asked | more).json["choices"]
+        return [choice["text"] for choice in choices]
+
+    alone = [texts(model="guide", seed=seed) for seed in (7, 8, 9)]
+    assert texts(model="seeded", n=3) == [text for (text,) in alone]
+    assert len({text for (text,) in alone}) > 1

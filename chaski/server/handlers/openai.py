@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from chaski.chat.beams import is_search
 from chaski.server.answering.events import Delta, Finish, ServiceEvent, ServiceEvents, Whole, whole
 from chaski.server.answering.requests import ChatRequest, GenerateRequest
 from chaski.server.answering.scores import require_few_scores
@@ -86,15 +85,8 @@ def _adapter(adapter: ServedAdapter) -> dict[str, object]:
 
 
 def _repeated(request: W, count: int) -> list[W]:
-    """Return one request for each answer. If there is a seed, it increases by 1 with each request.
-
-    All answers of a beam search come from one search, the best one first.
-    """
-    if is_search(request.options):
-        return [replace(request, draw=index) for index in range(count)]
-    seed = request.options.get("seed")
-    seeds = [seed if seed is None or seed < 0 else seed + index for index in range(count)]
-    return [replace(request, options={**request.options, "seed": each}) for each in seeds]
+    """Return one request for each answer; `draw` counts them."""
+    return [replace(request, draw=index) for index in range(count)]
 
 
 async def _wholes(answers: list[ServiceEvents]) -> list[Whole]:
