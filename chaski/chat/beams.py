@@ -42,7 +42,7 @@ class BeamOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def is_search(self) -> bool:
-        """Whether they ask for a search."""
+        """True if they ask for a search."""
         return self.num_beams > 1
 
     def require_answer(self, rank: int) -> None:

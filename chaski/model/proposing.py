@@ -71,7 +71,7 @@ class ProposalInputs(Struct, frozen=True, eq=False):
     """The inputs of a graph that proposes: tokens (n) and the hidden state before each (n, size).
 
     positions    the numbers that rotate the tokens: these are text, so all their coordinates are the same
-    most_tokens  logits are of so many tokens, the first of the vocabulary; None: of all
+    most_tokens  number of tokens with logits, from the start of the vocabulary; None for all
     """
 
     tokens: Tensor

@@ -63,7 +63,6 @@ class Engine:
         tiers: PrefixTiers | None = None,
     ) -> None:
         self.parallel = parallel
-        self.draft = draft
         self._program = program
         self._cache = cache
         self._prefix_cache = PrefixCache(cache, parallel, policy, tiers)
@@ -86,6 +85,11 @@ class Engine:
     def can_speculate(self) -> bool:
         """True if rejected tokens can be dropped without recomputing other tokens."""
         return self._cache.can_step_back
+
+    @property
+    def draft(self) -> Draft | None:
+        """The model, or part of it, that proposes tokens for sequences that ask for it."""
+        return self._next.draft
 
     @property
     def max_outputs(self) -> int:

@@ -95,11 +95,7 @@ class StateService:
             if 0 <= number < each.parallel:
                 return each.name, number
             number -= each.parallel
-        raise OptionError(
-            f"slot {slot} does not exist; /slots lists all slots"
-            if loaded
-            else "model is required, since no model is in memory"
-        )
+        raise OptionError(f"slot {slot} does not exist; /slots lists all slots")
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None, "the handler refuses requests to a server without a folder"
