@@ -206,4 +206,4 @@ _PAIR = b"\x92"
 """The mark of MessagePack before an array of two."""
 _Numbered = tuple[int, WireMessage]
 _encoder = msgpack.Encoder(enc_hook=_plain)
-_decoder = msgpack.Decoder(_Numbered, dec_hook=_array)
+_decoder: msgpack.Decoder[_Numbered] = msgpack.Decoder(_Numbered, dec_hook=_array)
