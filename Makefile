@@ -29,7 +29,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: guide test-gpu gpu-packages test-avx-vnni wheel test-debian test-container sdist sbom clean
 
 run: .venv/installed
-	$(BIN)/chaski run guide "how do I use fewer cores?" --verbose < /dev/null
+	$(BIN)/chaski demo --verbose < /dev/null
 
 # LONG=1 runs all tests of continuous integration.
 test: .venv/developing

@@ -22,6 +22,8 @@ __all__ = ["chaski_command", "main"]
 _COMMANDS = {
     "serve": "chaski.server.command",
     "run": "chaski.cli.run",
+    "demo": "chaski.cli.demo",
+    "guide": "chaski.cli.guide",
     "pull": "chaski.cli.pull",
     "push": "chaski.cli.push",
     "create": "chaski.cli.create",

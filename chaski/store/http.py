@@ -5,6 +5,7 @@ The client decompresses nothing, keeps no cookies, and sends credentials only to
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,12 +19,13 @@ from chaski import __version__
 from chaski.errors import RegistryError
 from chaski.store.network import GuardedNetwork, SlowTransferError, WatchedNetwork
 
-__all__ = ["Access", "Http", "HttpReply", "SlowError", "TemporaryError", "host_of"]
+__all__ = ["Access", "Http", "HttpReply", "SlowError", "TemporaryError", "host_of", "range_headers"]
 
 _MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Statuses for which a retry may help: timeouts, too many requests and overloaded servers.
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _PORTS = {"https": 443, "http": 80}
 _PIECE_BYTES = 1 << 16
 
@@ -72,6 +74,23 @@ class HttpReply:
             for piece in self._response.iter_stream():
                 for begin in range(0, len(piece), _PIECE_BYTES):
                     yield piece[begin : begin + _PIECE_BYTES]
+
+    def part(self, begin: int, end: int, size: int) -> tuple[int, Iterator[bytes]]:
+        """Return the actual start position and the bytes, if `range_headers` were sent and accepted.
+
+        A server without range support sends the whole file, so the start position is 0. Raises TemporaryError
+        for another range.
+        """
+        if self.status != 206:
+            return 0, self.pieces()
+        found = self.headers.get("content-range", "")
+        match = _CONTENT_RANGE.fullmatch(found)
+        is_asked = match and int(match[1]) == begin and int(match[2]) < end and match[3] in ("*", str(size))
+        if not is_asked:
+            raise TemporaryError(
+                f"{host_of(self.url)} sent the range {found!r:.60} for {begin}-{end - 1}/{size}"
+            )
+        return begin, self.pieces()
 
     def read(self, limit: int) -> bytes:
         """Return the whole body, of at most `limit` bytes. Raises RegistryError for a longer one."""
@@ -167,6 +186,11 @@ class Http:
                 self._ssl, proxy=httpcore2.Proxy(proxy), network_backend=self._to_proxies
             )
         return self._proxied[proxy]
+
+
+def range_headers(begin: int, end: int, size: int) -> dict[str, str]:
+    """Return the headers that ask for the bytes from `begin` to `end` of a file of `size` bytes."""
+    return {} if (begin, end) == (0, size) else {"Range": f"bytes={begin}-{end - 1}"}
 
 
 def host_of(url: str) -> str:

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from threading import Lock
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
@@ -77,8 +78,7 @@ class WatchedNetwork(httpcore2.SyncBackend):
     def interrupt(self) -> None:
         """End all connections now. Closing them would not be enough: reading threads would keep waiting."""
         for stream in list(self._streams):
-            with suppress(OSError):  # it has ended already
-                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+            stream.interrupt()
 
 
 class GuardedNetwork(WatchedNetwork):
@@ -137,7 +137,11 @@ class GuardedNetwork(WatchedNetwork):
 
 
 class _Stream(httpcore2.NetworkStream):
-    """A connection that is tracked as open while it is in use, also inside TLS."""
+    """A connection that is tracked as open while it is in use, also inside TLS.
+
+    Another thread may close it during a read. The socket is then closed only after the read, because
+    a read that has just begun would wait for whatever file gets the freed descriptor.
+    """
 
     def __init__(
         self, stream: httpcore2.NetworkStream, among: _Streams, window: float, least_rate: float
@@ -146,11 +150,18 @@ class _Stream(httpcore2.NetworkStream):
         self._among = among
         self._window, self._least_rate = window, least_rate
         self._has_begun, self._waited, self._received = False, 0.0, 0
+        self._in_use = Lock()
         among.add(self)
+
+    def interrupt(self) -> None:
+        """End the connection; a thread that reads or writes stops waiting."""
+        with suppress(OSError):  # it has ended already
+            self._stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         begin = time.monotonic()
-        found = self._stream.read(max_bytes, timeout)
+        with self._in_use:
+            found = self._stream.read(max_bytes, timeout)
         self._received += len(found)
         if self._has_begun:
             self._waited += time.monotonic() - begin
@@ -163,11 +174,14 @@ class _Stream(httpcore2.NetworkStream):
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._has_begun, self._waited, self._received = False, 0.0, 0
-        self._stream.write(buffer, timeout)
+        with self._in_use:
+            self._stream.write(buffer, timeout)
 
     def close(self) -> None:
         self._among.discard(self)
-        self._stream.close()
+        self.interrupt()
+        with self._in_use:
+            self._stream.close()
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None

@@ -22,10 +22,11 @@ from chaski.store.registry import Registry, SplitModelError
 from chaski.store.store import Store
 from chaski.store.weights import inspect
 
-__all__ = ["pull"]
+__all__ = ["PART", "pull", "pull_layer"]
 
 _WEIGHTS = ("model", "projector", "adapter", "draft")
-_PART = media_type("part")  # never in a manifest: parts are joined into one layer of weights
+PART = media_type("part")
+"""The type of a file that is only fetched to make weights from it. Manifests never contain it."""
 
 
 def pull(
@@ -49,7 +50,7 @@ def pull(
         with store.adding():
             replaced = _layers(store, name)
             for layer in dict.fromkeys(manifest.blobs):
-                yield from _pull_layer(registry, store, layer, pace or Pace())
+                yield from pull_layer(registry, store, layer, pace or Pace())
             yield StoreProgress("verifying sha256 digest")
             yield StoreProgress("writing manifest")
             store.put(name, data)
@@ -70,8 +71,8 @@ def _pull_split(store: Store, name: ModelName, hub: Hub, pace: Pace) -> Iterator
         _require_room(store, model)
         with store.adding():
             for file in model.files:
-                layer = ManifestLayer(_PART, file.digest, file.size)
-                yield from _pull_layer(hub, store, layer, pace)
+                layer = ManifestLayer(PART, file.digest, file.size)
+                yield from pull_layer(hub, store, layer, pace)
             for event in create(store, name, _recipe(model)):
                 if event.status != "success":
                     yield event
@@ -121,9 +122,10 @@ def _require_room(store: Store, model: SplitModel) -> None:
         )
 
 
-def _pull_layer(
+def pull_layer(
     registry: BlobSource, store: Store, layer: ManifestLayer, pace: Pace
 ) -> Iterator[StoreProgress]:
+    """Fetch a blob unless it is present, and report the progress."""
     status = f"pulling {layer.digest.short}"
     if not _is_here(store, layer):
         yield StoreProgress(status, layer.digest, layer.size)

@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from chaski.errors import AccessDeniedError, ModelNotFoundError, RegistryError
 from chaski.names import Digest, ModelName
-from chaski.store.http import Access, Http, HttpReply, TemporaryError, host_of
+from chaski.store.http import Access, Http, HttpReply, TemporaryError, host_of, range_headers
 from chaski.store.identity import Identity
 from chaski.store.manifest import MANIFEST, MAX_MANIFEST_BYTES
 
@@ -25,7 +25,6 @@ __all__ = ["Registry", "SplitModelError"]
 
 _MAX_REPLY_BYTES = 1 << 20
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class SplitModelError(RegistryError):
@@ -79,14 +78,10 @@ class Registry:
 
         A server without range support sends the whole file, so the start position is 0.
         """
-        is_whole = (begin, end) == (0, size)
-        headers = {} if is_whole else {"Range": f"bytes={begin}-{end - 1}"}
-        with self.get(url, headers) as reply:
-            if reply.status == 206:
-                _require_range(reply, begin, end, size)
-            else:
+        with self.get(url, range_headers(begin, end, size)) as reply:
+            if reply.status != 206:
                 _require(reply, 200)
-            yield (begin if reply.status == 206 else 0), reply.pieces()
+            yield reply.part(begin, end, size)
 
     def has_blob(self, digest: Digest) -> bool:
         """Return whether the registry already has a blob."""
@@ -247,16 +242,6 @@ def _reason(reply: HttpReply) -> str:
     except (ValueError, LookupError, TypeError, RecursionError, RegistryError):
         return ""
     return f": {text:.200}" if isinstance(text, str) else ""
-
-
-def _require_range(reply: HttpReply, begin: int, end: int, size: int) -> None:
-    found = reply.headers.get("content-range", "")
-    match = _CONTENT_RANGE.fullmatch(found)
-    is_asked = match and int(match[1]) == begin and int(match[2]) < end and match[3] in ("*", str(size))
-    if not is_asked:
-        raise TemporaryError(
-            f"{host_of(reply.url)} sent the range {found!r:.60} for {begin}-{end - 1}/{size}"
-        )
 
 
 def _location(reply: HttpReply, default: str | None = None) -> str:
