@@ -18,7 +18,16 @@ ROOMS = sorted({path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path 
 FLOORS = [
     {
         *("errors", "address", "cluster_key", "durations", "env", "exits", "forks", "names"),
-        *("options", "progress_bar", "regular_files", "remote", "same_bits", "standard_streams", "strangers"),
+        *(
+            "options",
+            "progress_bar",
+            "regular_files",
+            "remote",
+            "same_bits",
+            "standard_streams",
+            "strangers",
+            "suggestions",
+        ),
     },
     {"formats"},
     {"ml"},
