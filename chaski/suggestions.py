@@ -7,7 +7,7 @@ no files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -92,10 +92,10 @@ _ROWS = (
     ("draft_num_predict", _VLLM, "num_speculative_tokens"),
     ("adapter adapters CHASKI_ADAPTERS", _LLAMA, "lora lora_path lora_scaled"),
     ("adapter adapters CHASKI_ADAPTERS", _VLLM, "lora_modules lora_request"),
+    ("listen", _LLAMA, "port host"),
     ("host OLLAMA_HOST", _LLAMA, "port"),
     ("host OLLAMA_HOST", _OPENAI, "base_url"),
     ("host OLLAMA_HOST", _STUDIO, "bind"),
-    ("listen", _LLAMA, "port host"),
     ("CHASKI_API_KEYS", _LLAMA, "api_key api_key_file"),
     ("OLLAMA_ORIGINS", _VLLM, "allowed_origins cors"),
     ("OLLAMA_ORIGINS", _LLAMA, "cors_origins"),
@@ -184,6 +184,8 @@ _VERB_ROWS = (
     ("models", "other programs", "search families architectures"),
     ("info", _VLLM, "collect_env"),
     ("info", "other programs", "config env settings doctor devices system"),
+    ("install", "systemd", "enable"),
+    ("uninstall", "systemd", "disable"),
     ("service", "other programs", "daemonize autostart systemd"),
     ("shard", _LLAMA, "rpc_server"),
 )
@@ -250,19 +252,21 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
     return sorted(near, key=lambda each: -scores[each])[:_MOST]
 
 
-def suggestion(name: str, known: Iterable[str], table: dict[str, tuple[Foreign, ...]] = FOREIGN) -> str:
+def suggestion(
+    name: str, known: Mapping[str, str] | Iterable[str], table: dict[str, tuple[Foreign, ...]] = FOREIGN
+) -> str:
     """Return a question that proposes known names for an unknown one, or "" if none fits.
 
     `suggestion("max_tokens", names)` is "did you mean num_predict, which OpenAI's API calls max_tokens?".
+
+    known  the names that the caller accepts; a mapping contains how to show each
     """
-    known = list(known)
-    if (found := equivalent(name, known, table)) is not None:
-        ours, source = found
-        if not source:
-            return f"did you mean {ours}?"
-        calls = "call" if source.startswith("other ") else "calls"
-        return f"did you mean {ours}, which {source} {calls} {name}?"
-    near = near_names(name, known)
+    shown = known if isinstance(known, Mapping) else {each: each for each in known}
+    found = equivalent(name, shown, table)
+    if found is not None and found[1]:
+        calls = "call" if found[1].startswith("other ") else "calls"
+        return f"did you mean {shown[found[0]]}, which {found[1]} {calls} {name}?"
+    near = [shown[each] for each in ([found[0]] if found is not None else near_names(name, shown))]
     if not near:
         return ""
     *others, last = near

@@ -49,14 +49,15 @@ def test_misspelled_names_have_near_ones(typed: str, near: list[str]) -> None:
 
 
 def test_a_suggestion_is_one_question() -> None:
+    names = list(OPTIONS)
     assert (
         suggestion("max_tokens", OPTIONS) == "did you mean num_predict, which OpenAI's API calls max_tokens?"
     )
-    assert suggestion("context", OPTIONS) == "did you mean num_ctx?"
+    assert suggestion("context", names) == "did you mean num_ctx?"
     assert suggestion("sevre", ["serve", "run"]) == "did you mean serve?"
     assert suggestion("serv", ["serve", "service"]) == "did you mean serve or service?"
     assert suggestion("delete", ["rm"], VERBS) == "did you mean rm, which other programs call delete?"
-    assert suggestion("xyzzy", OPTIONS) == ""
+    assert suggestion("xyzzy", names) == ""
 
 
 def test_the_tables_name_only_things_that_exist() -> None:
@@ -72,4 +73,8 @@ def test_the_tables_name_only_things_that_exist() -> None:
     known = {*OPTIONS, *LoadOptions.__annotations__, *(row.name for row in variables()), *parameters}
     known |= {"keep_alive", "prompt_cache", "progress"}
     assert {ours for rows in FOREIGN.values() for row in rows for ours in row.ours} <= known
-    assert {ours for rows in VERBS.values() for row in rows for ours in row.ours} <= set(commands)
+    assert {ours for rows in VERBS.values() for row in rows for ours in row.ours} <= {
+        *commands,
+        "install",
+        "uninstall",
+    }

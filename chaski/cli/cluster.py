@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from chaski.cli.unknown_words import Commands
 from chaski.errors import ClusterError
 
 __all__ = ["command"]
 
 
-@click.group("cluster", short_help="Show the machines of a cluster.")
+@click.group("cluster", cls=Commands, short_help="Show the machines of a cluster.")
 @click.help_option("-h", "--help")
 def command() -> None:
     """Show and manage the machines that compute the models of a server with a cluster."""

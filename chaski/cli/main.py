@@ -9,11 +9,12 @@ import logging
 import os
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import click
 
 from chaski.cli.terminal import wrapped
+from chaski.cli.unknown_words import Commands, unknown_option
+from chaski.cli.version import check_package, version_option
 from chaski.errors import ChaskiError
 from chaski.standard_streams import OutputLostError, catch_lost_output, open_missing
 
@@ -46,12 +47,15 @@ _COMMANDS = {
     "batch": "chaski.server.batch_command",
     "service": "chaski.cli.service",
     "completion": "chaski.cli.completion",
+    "help": "chaski.cli.help",
+    "version": "chaski.cli.version",
 }
 _LABEL = "Error: "  # click's prefix for errors
 _ALIASES = {"ls": "list"}
+_WORDS = f"{__name__}.words"
 
 
-class _Commands(click.Group):
+class _Commands(Commands):
     """Finds commands in their modules, each of which defines a `command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -64,12 +68,22 @@ class _Commands(click.Group):
         command: click.Command = import_module(_COMMANDS[name]).command
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        ctx.meta[_WORDS] = words
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise unknown_option(error, words) from None
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except click.ClickException as error:
+        except click.ClickException as raised:
+            is_unknown = isinstance(raised, click.NoSuchOption)
+            error = unknown_option(raised, ctx.meta[_WORDS]) if is_unknown else raised
             vars(error)["message"] = wrapped(error.message, _LABEL)  # type checkers see it as read-only
-            raise
+            raise error from None
         except ChaskiError as error:
             raise click.ClickException(wrapped(str(error), _LABEL)) from error
 
@@ -81,41 +95,12 @@ class _Notes(logging.Formatter):
         return "Note: " + wrapped(super().format(record), "Note: ")
 
 
-def _version() -> str:
-    """Return the version. Raises ClickException if another package replaced this one.
-
-    On PyPI, `chaski` is another project that installs into the same folder.
-    """
-    try:
-        from chaski import __version__
-    except ImportError:
-        raise click.ClickException(
-            f"{Path(__file__).parents[1]} does not contain chaski-llm's `__init__.py`. The PyPI package "
-            "`chaski`, another project, was installed over it or uninstalled from it. Run: "
-            "pip uninstall chaski; pip install --force-reinstall chaski-llm"
-        ) from None
-    return __version__
-
-
-def _print_version(ctx: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
-    if is_wanted:
-        click.echo(f"chaski version {_version()}")
-        ctx.exit()
-
-
 @click.group(cls=_Commands)
 @click.help_option("-h", "--help")
-@click.option(
-    *("-v", "--version"),
-    is_flag=True,
-    callback=_print_version,
-    expose_value=False,
-    is_eager=True,
-    help="Show the version and exit.",
-)
+@version_option
 def chaski_command() -> None:
     """Run language models on this machine."""
-    _version()
+    check_package()
     handler = logging.StreamHandler()
     handler.setFormatter(_Notes())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chaski.cli.unknown_words import Commands
+
 if TYPE_CHECKING:
     from chaski.cli.service_managers import Manager
 
@@ -20,7 +22,7 @@ __all__ = ["command"]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-@click.group("service", short_help="Run the server as a system service.")
+@click.group("service", cls=Commands, short_help="Run the server as a system service.")
 @click.help_option("-h", "--help")
 def command() -> None:
     """Let systemd, or launchd on macOS, start `chaski serve` and restart it after a failure.

@@ -49,7 +49,7 @@ def test_other_shells_are_refused() -> None:
 
 
 def test_commands_options_and_models_are_offered() -> None:
-    assert completed("chaski ver", 1) == ["verify"]
+    assert completed("chaski veri", 1) == ["verify"]
     assert "--num-predict" in completed("chaski run --num", 2)
     assert completed("chaski run gui", 2) == ["guide:latest"]
     assert completed("chaski run nothing-like-that", 2) == []
