@@ -50,10 +50,10 @@ def test_misspelled_names_have_near_ones(typed: str, near: list[str]) -> None:
 
 def test_a_suggestion_is_one_question() -> None:
     names = list(OPTIONS)
-    assert (
-        suggestion("max_tokens", OPTIONS) == "did you mean num_predict, which OpenAI's API calls max_tokens?"
-    )
+    foreign = "did you mean num_predict, which OpenAI's API calls max_tokens?"
+    assert suggestion("max_tokens", names) == foreign
     assert suggestion("context", names) == "did you mean num_ctx?"
+    assert suggestion("context", {"num_ctx": "PARAMETER num_ctx"}) == "did you mean PARAMETER num_ctx?"
     assert suggestion("sevre", ["serve", "run"]) == "did you mean serve?"
     assert suggestion("serv", ["serve", "service"]) == "did you mean serve or service?"
     assert suggestion("delete", ["rm"], VERBS) == "did you mean rm, which other programs call delete?"
