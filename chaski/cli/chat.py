@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 
@@ -13,7 +13,7 @@ from chaski.cli.adapter_options import read_adapters
 from chaski.cli.chat_figures import cache_text, stats_text
 from chaski.cli.chat_help import HELP, HINT, SET_HELP, SHOW_HELP, TOPICS, WORDS
 from chaski.cli.layout import section
-from chaski.cli.line_editor import MESSAGE_PROMPT, line_editing
+from chaski.cli.line_editor import CONTINUATION, MESSAGE_PROMPT, Lines, line_editing
 from chaski.cli.session import Session, read_think
 from chaski.cli.terminal import echo_text, wrapped
 from chaski.cli.tools import read_tools, tool_table
@@ -23,21 +23,19 @@ from chaski.options import OPTIONS, Kind
 
 __all__ = ["chat"]
 
-Read: TypeAlias = Callable[[str], str]
-
 _QUOTES = '"""'
 
 
 def chat(session: Session) -> None:
     """Chat until the input ends or the user leaves. An error ends the current message, not the chat."""
     session.print_opening()
-    with line_editing(session.keeps_lines, WORDS, HINT) as read:
-        session.read = read
-        _talk(session, read)
+    with line_editing(session.keeps_lines, WORDS, HINT) as lines:
+        session.read = lines
+        _talk(session, lines)
 
 
-def _talk(session: Session, read: Read) -> None:
-    for message in _messages(read):
+def _talk(session: Session, lines: Lines) -> None:
+    for message in _messages(lines):
         command, _, argument = message.partition(" ")
         if command in ("/bye", "/exit"):
             return
@@ -53,11 +51,11 @@ def _talk(session: Session, read: Read) -> None:
             click.echo(f"Error: {wrapped(text, 'Error: ')}", err=True)
 
 
-def _messages(read: Read) -> Iterator[str]:
+def _messages(lines: Lines) -> Iterator[str]:
     """Yield the user's messages until the input ends."""
     while True:
         try:
-            message = _read_message(read)
+            message = _read_message(lines)
         except EOFError:
             return
         except KeyboardInterrupt:
@@ -67,16 +65,17 @@ def _messages(read: Read) -> Iterator[str]:
             yield message
 
 
-def _read_message(read: Read) -> str:
+def _read_message(lines: Lines) -> str:
     """Read one message: a line, a paste, or all lines between two triple quotes."""
-    text = read(MESSAGE_PROMPT)
-    begin, quotes, rest = text.partition(_QUOTES)
+    typed = lines(MESSAGE_PROMPT)
+    begin, quotes, rest = typed.partition(_QUOTES)
     if not quotes or (begin.strip() and not begin.startswith("/set system")):
-        return text.strip()
-    lines = [rest]
-    while _QUOTES not in lines[-1]:
-        lines.append(read("... "))
-    return (begin + "\n".join(lines).partition(_QUOTES)[0]).strip()
+        lines.remember(typed)
+        return typed.strip()
+    while _QUOTES not in rest:
+        rest += "\n" + lines(CONTINUATION)
+    lines.remember(begin + quotes + rest)
+    return (begin + rest.partition(_QUOTES)[0]).strip()
 
 
 def _set(session: Session, argument: str) -> None:

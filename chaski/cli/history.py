@@ -34,7 +34,7 @@ class InputHistory:
 
 def _read(path: Path) -> list[str]:
     try:
-        return path.read_text(errors="replace").splitlines()[-_MAX_LINES:]
+        return path.read_text("utf-8", "replace").splitlines()[-_MAX_LINES:]
     except OSError:
         return []
 
@@ -44,7 +44,9 @@ def _write(path: Path, lines: list[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"history.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with os.fdopen(
+            os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
             file.writelines(f"{line}\n" for line in lines)
         os.replace(aside, path)
     finally:

@@ -4,82 +4,82 @@ from __future__ import annotations
 
 import os
 import sys
-import termios
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chaski.cli.history import InputHistory
+from chaski.cli.quiet_terminal import quiet_terminal, typed_ahead
 from chaski.cli.typed_words import Words, completions
+from chaski.standard_streams import valid_text
 
 if TYPE_CHECKING:
     from prompt_toolkit.buffer import Buffer
     from prompt_toolkit.completion import Completer
     from prompt_toolkit.formatted_text import AnyFormattedText
+    from prompt_toolkit.input import Input
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-__all__ = ["MESSAGE_PROMPT", "line_editing", "preload"]
+__all__ = ["CONTINUATION", "MESSAGE_PROMPT", "Lines", "can_edit", "line_editing", "preload"]
 
 MESSAGE_PROMPT = ">>> "
-_CONTINUATION = "... "
+CONTINUATION = "... "
+
+
+class Lines:
+    """Prints a prompt and reads a text: `lines(prompt)`.
+
+    Reading raises EOFError at the end of the input and KeyboardInterrupt on Ctrl-C.
+    """
+
+    def __init__(self, read: Callable[[str], str], remember: Callable[[str], None]) -> None:
+        self._read, self._remember = read, remember
+
+    def __call__(self, prompt: str) -> str:
+        return valid_text(self._read(prompt))
+
+    def remember(self, message: str) -> None:
+        """Add a message, as it was typed, to those that the arrow keys bring back."""
+        self._remember(message)
 
 
 @contextmanager
-def line_editing(is_kept: bool, words: Words, hint: str) -> Iterator[Callable[[str], str]]:
-    """Provide a function that prints a prompt and reads a text.
-
-    The function raises EOFError at the end of the input and KeyboardInterrupt on Ctrl-C.
+def line_editing(is_kept: bool, words: Words, hint: str) -> Iterator[Lines]:
+    """Provide the lines that the user types.
 
     is_kept: whether lines of earlier chats are available, and the lines of this chat are saved at the end.
     words: the words that Tab completes.
     hint: the placeholder in an empty line.
     """
     if not sys.stdin.isatty():
-        yield _plain_text
+        yield Lines(_plain_text, lambda message: None)
         return
     history = InputHistory(is_kept)
-    can_edit = _can_edit()
-    read = _editor(history.lines, words, hint) if can_edit else _plain_text
-
-    def remembered(prompt: str) -> str:
-        text = read(prompt)
-        if prompt in (MESSAGE_PROMPT, _CONTINUATION):
-            history.add(text)
-        return text
-
     try:
-        with _own_line_ends() if can_edit else nullcontext():
-            yield remembered
+        if not can_edit():
+            yield Lines(_plain_text, history.add)
+            return
+        with quiet_terminal(keeps_keys=True), _editor(history, words, hint) as lines:
+            yield lines
     finally:
         history.save()
 
 
-@contextmanager
-def _own_line_ends() -> Iterator[None]:
-    """Keep the terminal from turning Enter into a line feed, which is Ctrl-J.
-
-    Thus a line typed while an answer is printed becomes a message of its own afterwards.
-    """
-    before = termios.tcgetattr(sys.stdin)
-    changed = [*before]
-    changed[0] &= ~termios.ICRNL
-    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
 def preload() -> None:
     """Import the editor. This takes a moment, so a thread calls it while the model is loaded."""
-    if sys.stdin.isatty() and _can_edit():
+    if can_edit():
         import prompt_toolkit  # noqa: F401
 
 
-def _can_edit() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+def can_edit() -> bool:
+    """Return whether a chat reads its lines with the editor."""
+    return (
+        sys.stdin.isatty()
+        and sys.stdout.isatty()
+        and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+    )
 
 
 def _plain_text(prompt: str) -> str:
@@ -91,23 +91,41 @@ def _plain_text(prompt: str) -> str:
         raise
 
 
-def _editor(lines: list[str], words: Words, hint: str) -> Callable[[str], str]:
+@contextmanager
+def _editor(kept: InputHistory, words: Words, hint: str) -> Iterator[Lines]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.application import get_app
     from prompt_toolkit.history import InMemoryHistory
     from prompt_toolkit.output.vt100 import Vt100_Output
     from prompt_toolkit.shortcuts import CompleteStyle
 
-    output = Vt100_Output.from_pty(sys.stdout, os.environ.get("TERM"))
+    class Output(Vt100_Output):
+        """Keeps bracketed paste on between prompts, so that a paste during an answer stays one message."""
+
+        def disable_bracketed_paste(self) -> None:
+            pass
+
+    class Messages(InMemoryHistory):
+        """Whole messages, which `remember` adds, instead of the lines of each prompt."""
+
+        def append_string(self, string: str) -> None:
+            pass
+
+        def remember(self, message: str) -> None:
+            kept.add(message)
+            if message and message != next(iter(self.get_strings()[-1:]), ""):
+                super().append_string(message)
+
+    output, history = Output.from_pty(sys.stdout, os.environ.get("TERM")), Messages(kept.lines)
     # The editor does not need the cursor position, and not every terminal reports it.
     output.enable_cpr = False
     session: PromptSession[str] = PromptSession(
-        history=InMemoryHistory(lines),
+        history=history,
         key_bindings=_keys(),
         completer=_completer(words),
         complete_while_typing=False,
         complete_style=CompleteStyle.READLINE_LIKE,
-        prompt_continuation=_CONTINUATION,
+        prompt_continuation=CONTINUATION,
         enable_suspend=True,
         output=output,
     )
@@ -120,7 +138,28 @@ def _editor(lines: list[str], words: Words, hint: str) -> Callable[[str], str]:
 
         return session.prompt(prompt, placeholder=placeholder)
 
-    return read
+    _take_early_keys(session.input)
+    try:
+        yield Lines(read, history.remember)
+    finally:
+        Vt100_Output.disable_bracketed_paste(output)
+        output.flush()
+
+
+def _take_early_keys(source: Input) -> None:
+    """Hand the keys that were typed before the chat to the first prompts: a message for each line.
+
+    Until the terminal became quiet, it had turned Enter into a line feed.
+    """
+    from prompt_toolkit.input.typeahead import store_typeahead
+    from prompt_toolkit.input.vt100_parser import Vt100Parser
+    from prompt_toolkit.key_binding import KeyPress
+
+    keys: list[KeyPress] = []
+    parser = Vt100Parser(keys.append)
+    parser.feed(typed_ahead().decode(sys.stdin.encoding, "replace").replace("\n", "\r"))
+    parser.flush()
+    store_typeahead(source, keys)
 
 
 def _keys() -> KeyBindings:

@@ -16,7 +16,7 @@ from chaski.cli.terminal import wrapped
 from chaski.cli.unknown_words import Commands, unknown_option
 from chaski.cli.version import check_package, version_option
 from chaski.errors import ChaskiError
-from chaski.standard_streams import OutputLostError, catch_lost_output, open_missing
+from chaski.standard_streams import OutputLostError, open_missing, prepare_streams
 
 __all__ = ["chaski_command", "main"]
 
@@ -109,7 +109,7 @@ def chaski_command() -> None:
 def main() -> None:
     """Run the command line. The installed `chaski` script calls this function."""
     open_missing()
-    catch_lost_output()
+    prepare_streams()
     # NumPy's BLAS would start one thread per core, and these threads spin during the imports.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # This skips the garbage collection at exit, which would delay the end of the command.

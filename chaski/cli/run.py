@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ from msgspec import Struct
 from chaski.cli.completion import model_names
 from chaski.cli.devices import device_options
 from chaski.cli.nodes import nodes_options, with_nodes
+from chaski.cli.quiet_terminal import quiet_terminal
 from chaski.cli.session import Session, read_format, read_think
 from chaski.names import is_path
+from chaski.standard_streams import valid_text
 
 if TYPE_CHECKING:
     from chaski.cli.remote_model import RemoteModel
@@ -25,6 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _INTERRUPTED = 130  # the exit status that shells report for a command ended by Ctrl-C
+
+
+class _Text(click.ParamType[str]):
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return valid_text(value)
+
+
+_TEXT = _Text()
 
 
 class _Command(click.Command):
@@ -39,7 +52,9 @@ class _Command(click.Command):
 @click.command("run", cls=_Command, short_help="Answer a prompt, or chat.")
 @click.argument("model", shell_complete=model_names)
 @click.argument("prompt", nargs=-1)
-@click.option("--system", metavar="TEXT", help="System message at the beginning of the conversation.")
+@click.option(
+    "--system", type=_TEXT, metavar="TEXT", help="System message at the beginning of the conversation."
+)
 @click.option("--raw", is_flag=True, help="Send the prompt unchanged, without the chat template.")
 @click.option("--num-predict", type=int, metavar="N", help="Maximum number of tokens to generate.")
 @click.option("--temperature", type=float, metavar="T", help="Randomness; 0 takes the most likely token.")
@@ -47,7 +62,9 @@ class _Command(click.Command):
 @click.option("--top-p", type=float, metavar="P", help="Choose among tokens of this total probability.")
 @click.option("--min-p", type=float, metavar="P", help="Drop tokens below this share of the top one.")
 @click.option("--seed", type=int, metavar="N", help="Number that makes random choices repeatable.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
+@click.option(
+    "--stop", type=_TEXT, multiple=True, metavar="TEXT", help="End the answer before this text; repeatable."
+)
 @click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: physical cores]")
 @click.option("--context", type=int, metavar="N", help="Maximum tokens of prompt and answers.")
 @click.option(
@@ -141,30 +158,37 @@ def command(
     names = tuple(name for name, _ in given.get("adapter", ()))
     backend = with_nodes(backend, nodes, split)
     opened = _Opener(threads, context, draft, names, backend, num_gpu, engine, keepalive, insecure)
-    if text is None:
-        _preload_line_editor()
-    session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
-    session.hides_thinking, session.wraps_words = hidethinking, not nowordwrap
-    session.renders_markdown = markdown
-    session.keeps_lines = not (nohistory or Environment.read().no_history)
-    try:
-        if think is not None:
-            session.choose_thinking(read_think(think))
-        if makes_vectors(session.model):
-            if not text:
+    with _keys_for_later(text is None):
+        session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
+        session.hides_thinking, session.wraps_words = hidethinking, not nowordwrap
+        session.renders_markdown = markdown
+        session.keeps_lines = not (nohistory or Environment.read().no_history)
+        with closing(session):
+            if think is not None:
+                session.choose_thinking(read_think(think))
+            if not makes_vectors(session.model):
+                _talk(session, text)
+            elif text:
+                click.echo(vector(session.model, text, dimensions, truncate))
+            else:
                 raise click.UsageError("an embedding model needs a text")
-            click.echo(vector(session.model, text, dimensions, truncate))
-        else:
-            _talk(session, text)
-    finally:
-        session.model.close()
 
 
-def _preload_line_editor() -> None:
-    """Import what a chat needs while the model is loaded."""
-    from chaski.cli.line_editor import preload
+@contextmanager
+def _keys_for_later(is_chat: bool) -> Iterator[None]:
+    """Keep what is typed while a model is loaded or answers for the chat's prompt, or for the shell's."""
+    from chaski.cli.line_editor import can_edit, preload
 
-    Thread(target=preload, daemon=True).start()
+    if not is_chat:
+        with quiet_terminal():
+            yield
+    elif can_edit():
+        # The editor is imported while the model is loaded.
+        Thread(target=preload, daemon=True).start()
+        with quiet_terminal(keeps_keys=True):
+            yield
+    else:
+        yield
 
 
 class _Opener(Struct, frozen=True):
@@ -278,8 +302,8 @@ def _found(model: str, insecure: bool) -> StoredModel:
 def _whole_prompt(arguments: tuple[str, ...]) -> str | None:
     """Return the piped text and the arguments as one prompt; None if there is neither, on a terminal."""
     is_piped = not sys.stdin.isatty()
-    piped = sys.stdin.buffer.read().decode(errors="replace").strip() if is_piped else ""
-    text = " ".join(filter(None, (piped, " ".join(arguments))))
+    piped = sys.stdin.buffer.read().decode(sys.stdin.encoding, "replace").strip() if is_piped else ""
+    text = " ".join(filter(None, (piped, valid_text(" ".join(arguments)))))
     if is_piped and not text:
         raise click.UsageError("the standard input is empty; give a prompt")
     return text or None

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from chaski.cli.answer_output import AnswerOutput, report
 from chaski.cli.chat_figures import Answered
 from chaski.cli.image_paths import find_images
+from chaski.cli.quiet_terminal import quiet_terminal
 from chaski.cli.terminal import echo_text, visible
 from chaski.cli.tools import Tool, as_message, read_result
 from chaski.errors import ChaskiError, OptionError
@@ -82,6 +83,10 @@ class Session(Struct):
         self.loading.clear()
         self._is_first = True
         self.print_opening()
+
+    def close(self) -> None:
+        """Close the model."""
+        self.model.close()
 
     def clear(self) -> None:
         """Forget the conversation."""
@@ -178,7 +183,7 @@ class Session(Struct):
         output = self._output()
         done, first, begun = None, 0.0, perf_counter()
         try:
-            with closing(self._events(turn)) as events:
+            with quiet_terminal(), closing(self._events(turn)) as events:
                 for event in events:
                     first = first or perf_counter() - begun
                     done = output.show(event)

@@ -12,8 +12,10 @@ from chaski.chat.events import Done, Text
 from chaski.cli.chat import chat
 from chaski.cli.line_editor import preload
 from chaski.cli.session import Session
+from chaski.standard_streams import prepare_streams
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\rname:\tred\r\n"
+UNICODE = "“x” … — 日"
 
 
 class Echo:
@@ -32,7 +34,8 @@ class Echo:
 
     def stream_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[Text | Done]:
         asked = messages[-1]["content"]
-        for char in HOSTILE if asked == "hostile" else f"<{asked!r}>":
+        said = {"hostile": HOSTILE, "unicode": UNICODE}.get(asked, f"<{asked!r}>")
+        for char in said:
             yield Text(char)
         if asked == "slow":
             time.sleep(1)
@@ -52,6 +55,7 @@ class Echo:
 
 
 if __name__ == "__main__":
+    prepare_streams()
     preload()
     session: Any = Session(Echo(), {}, name="echo")
     session.keeps_lines = "--history" in sys.argv

@@ -36,7 +36,16 @@ class Terminal:
         return _SEQUENCE.sub("", self.seen.decode(errors="replace"))
 
     def type(self, text: str) -> None:
-        os.write(self._descriptor, text.encode())
+        self.type_bytes(text.encode())
+
+    def type_bytes(self, data: bytes) -> None:
+        os.write(self._descriptor, data)
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal shows typed characters and collects lines, as shells expect it."""
+        flags = termios.tcgetattr(self._descriptor)[3]
+        return bool(flags & termios.ECHO) and bool(flags & termios.ICANON)
 
     def wait_for(self, text: str, times: int = 1) -> None:
         """Wait until the text was written this often."""
@@ -73,19 +82,22 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*arguments: str, columns: int = 80, **environment: str) -> Iterator[Terminal]:
-    """Run Python with these arguments on a terminal."""
+def terminal(
+    *arguments: str, columns: int = 80, command: str = sys.executable, **environment: str
+) -> Iterator[Terminal]:
+    """Run Python, or another command, with these arguments on a terminal of its own."""
     inherited = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, *arguments],
+        [command, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         cwd=ROOT,
         env={**inherited, "TERM": "xterm", "OLLAMA_HOST": "127.0.0.1:1", **environment},
         start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(theirs)
     try:

@@ -199,3 +199,37 @@ def test_errors_break_between_words() -> None:
         lines = chat.text[begin : chat.text.index("typical_p")].splitlines()
         assert max(map(len, lines)) < 40
         assert all(line.endswith((",", ";", "is")) or " " in line for line in lines[:-1])
+
+
+def test_the_arrow_key_brings_back_a_whole_message(chat: Terminal) -> None:
+    chat.type('"""first\rsecond"""\r')
+    chat.wait_for("<'first\\nsecond'>")
+    chat.wait_for_prompt(3)
+    chat.type("\x1b[A\r")
+    chat.wait_for("<'first\\nsecond'>", 2)
+    # A message that was sent twice is one step of the history, and the lines of a message are none.
+    chat.type("other\r")
+    chat.wait_for("<'other'>")
+    chat.type("\x1b[A\x1b[A\x1b[A\x01\x1b[A\r")
+    chat.wait_for("<'first\\nsecond'>", 3)
+    leave(chat)
+
+
+def test_invalid_bytes_are_replaced(chat: Terminal) -> None:
+    chat.type_bytes(b"caf\xe9\r")
+    chat.wait_for("<'caf\ufffd'>")
+    leave(chat)
+
+
+@pytest.mark.parametrize("encoding", ["iso8859-1", "ascii"])
+def test_a_terminal_without_unicode(encoding: str) -> None:
+    with terminal(*ECHO, PYTHONIOENCODING=encoding) as chat:
+        chat.wait_for_prompt(1)
+        chat.type_bytes("caf\u00e9\r".encode(encoding if encoding != "ascii" else "utf-8"))
+        chat.wait_for("<'caf")
+        chat.type("unicode\r/bye\r")
+        assert chat.wait_for_end() == 0
+        assert "Traceback" not in chat.text
+        shown = {"iso8859-1": b"<'caf\xe9'>", "ascii": b"<'cafe'>"}
+        assert shown[encoding] in chat.seen
+        assert b'"x" ... - ?' in chat.seen

@@ -85,3 +85,82 @@ def test_a_server_without_standard_streams_answers(streams: str, tmp_path: Path)
     finally:
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) is not None
+
+
+def printed(encoding: str, *arguments: str) -> tuple[bytes, bytes]:
+    """Return what a program writes to the streams of a terminal with an encoding, and of a command."""
+    program = (
+        "import sys, click; from chaski.standard_streams import prepare_streams; prepare_streams();"
+        "text = sys.argv[1]; click.echo(text); print(text); sys.stderr.write(text); sys.stdout.flush()"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, cwd=ROOT, env=environment
+    )
+    assert ended.returncode == 0
+    return ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written"),
+    [
+        ("utf-8", "é “x” … █ 日 ß"),
+        ("iso8859-1", 'é "x" ... # ? ß'),
+        ("iso8859-1:strict", 'é "x" ... # ? ß'),
+        ("cp1252", "é “x” … # ? ß"),
+        ("ascii", 'e "x" ... # ? ss'),
+    ],
+)
+def test_characters_outside_the_encoding_become_similar_ones(encoding: str, written: str) -> None:
+    output, errors = printed(encoding, "é “x” … █ 日 ß")
+    line = written.encode(encoding.partition(":")[0])
+    assert output == line + b"\n" + line + b"\n"
+    assert errors == line
+
+
+def test_a_handler_that_the_user_chose_is_kept() -> None:
+    assert printed("ascii:replace", "é")[0] == b"?\n?\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "iso8859-1", "ascii"])
+def test_the_bytes_of_a_file_name_stay_as_they_are(encoding: str) -> None:
+    assert printed(encoding, os.fsdecode(b"caf\xe9"))[0] == b"caf\xe9\ncaf\xe9\n"
+
+
+LOCALES = ({"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+
+
+@pytest.mark.parametrize("settings", [*LOCALES, {"PYTHONIOENCODING": "iso8859-1"}], ids=str)
+def test_commands_answer_in_every_locale(settings: dict[str, str]) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "chaski",
+        "run",
+        "guide",
+        b"hello \xe9",
+        "--system",
+        b"\xff",
+        "--stop",
+        "é",
+    ]
+    for question in (b"caf\xe9", "wie heißt du? 日".encode()):
+        ended = subprocess.run(
+            command, input=question, capture_output=True, cwd=ROOT, env=os.environ | settings, timeout=60
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout
+
+
+def test_piped_text_is_read_in_the_encoding_of_the_input(tmp_path: Path) -> None:
+    program = "import sys; from chaski.standard_streams import prepare_streams; prepare_streams();"
+    program += "from chaski.cli.run import _whole_prompt; print(ascii(_whole_prompt(())))"
+    for encoding in ("utf-8", "iso8859-1", "utf-16"):
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            input="é ß".encode(encoding),
+            capture_output=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONIOENCODING": f"{encoding}"},
+        )
+        assert ended.stdout.decode(encoding) == "'\\xe9 \\xdf'\n"
