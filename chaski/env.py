@@ -717,3 +717,18 @@ def _parse(variable: Variable, text: str) -> Any:
         return variable.parse(text)
     except ValueError as allowed:
         raise OptionError(f"environment variable {variable.name} = {text!r} must be {allowed}") from None
+
+
+def set_by_option(option: str, name: str, text: str | None) -> None:
+    """Set a variable to the value of a command's option, if one is given; worker processes inherit it.
+
+    Raises OptionError for an invalid value. It names the option, because the user did not set the variable.
+    """
+    if text is None:
+        return
+    variable = next(row for row in variables() if row.name == name)
+    try:
+        variable.parse(text)
+    except ValueError as allowed:
+        raise OptionError(f"{option} = {text!r} must be {allowed}") from None
+    os.environ[name] = text

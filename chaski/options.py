@@ -185,7 +185,8 @@ def from_json(name: str, value: Any) -> Any:
     match OPTIONS[name].kind:
         case Kind.INTEGER:
             _require_type(is_finite, name, "of type integer")
-            return int(value)
+            # Ollama takes every other negative number for no limit.
+            return -1 if name == "num_predict" and value <= -3 else int(value)
         case Kind.NUMBER:
             _require_type(is_finite, name, "of type float32")
             return nearest(name, float(value))
@@ -280,7 +281,7 @@ OPTIONS: dict[str, Option] = {
     "num_predict": Option(_I,
         "tokens of the answer at most; -1: until the model ends, at most ten contexts; -2: until the "
         "context is full",
-        places=_LOADED, topic="how much", infill="n_predict"),
+        least=-2, places=_LOADED, topic="how much", infill="n_predict"),
     "min_tokens": Option(_I,
         "number of tokens before which neither end tokens nor stop texts end the answer",
         least=0, topic="how much", neutral=(0,)),

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-__all__ = ["FOREIGN", "VERBS", "Foreign", "equivalent", "near_names", "normalized", "suggestion"]
+__all__ = [
+    "CHAT_VERBS",
+    "FOREIGN",
+    "VERBS",
+    "Foreign",
+    "equivalent",
+    "near_names",
+    "normalized",
+    "suggestion",
+]
 
 _CUTOFF = 0.6
 _TIE = 0.06
@@ -189,6 +198,21 @@ _VERB_ROWS = (
     ("service", "other programs", "daemonize autostart systemd"),
     ("shard", _LLAMA, "rpc_server"),
 )
+_CHAT_ROWS = (
+    ("/bye", "other programs", "/quit /q /logout /stop"),
+    ("/load", _STUDIO, "/model"),
+    ("/load", "other programs", "/use /switch"),
+    ("/list", "other programs", "/models /ls"),
+    ("/clear", "other programs", "/reset /new /restart /forget"),
+    ("/show info", "other programs", "/info"),
+    ("/?", "other programs", "/h /commands"),
+    ("/set system", _STUDIO, "/system"),
+    ("/set verbose", "other programs", "/verbose /debug"),
+    ("/set think", "other programs", "/think /thinking"),
+    ("/set nothink", "Qwen's templates", "/no_think"),
+    ("/set format", "other programs", "/json /format"),
+    ("/tools", "other programs", "/mcp /functions"),
+)
 # fmt: on
 
 
@@ -203,6 +227,8 @@ def _by_name(rows: Iterable[tuple[str, str, str]]) -> dict[str, tuple[Foreign, .
 
 FOREIGN = _by_name(_ROWS)
 """What other programs call the options of chaski."""
+CHAT_VERBS = _by_name(_CHAT_ROWS)
+"""What other programs call the commands of a chat."""
 VERBS = _by_name(_VERB_ROWS)
 """What other programs call the commands of chaski."""
 

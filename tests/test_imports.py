@@ -48,7 +48,18 @@ SIDE_ROOMS = {
     "batches": {"errors", "formats", "regular_files"},
     "convert": {"errors", "formats", "regular_files", "text"},
     "store": {
-        *("errors", "durations", "env", "names", "options", "formats", "regular_files", "text", "convert")
+        *(
+            "errors",
+            "durations",
+            "env",
+            "names",
+            "options",
+            "formats",
+            "regular_files",
+            "suggestions",
+            "text",
+            "convert",
+        )
     },
 }
 ABOVE_SIDE_ROOMS = {"chat", "guide", "runner", "cluster"}

@@ -88,7 +88,9 @@ def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> list[int]
     help="Sequences computed together, or several such numbers.",
 )
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Times to measure.")
-@click.option("--threads", type=int, help="Cores to compute on.  [default: physical cores]")
+@click.option(
+    "--threads", type=click.IntRange(1), metavar="N", help="Cores to compute on.  [default: physical cores]"
+)
 @device_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object, or a list for several depths or batches."

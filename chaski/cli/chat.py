@@ -11,15 +11,16 @@ import click
 
 from chaski.cli.adapter_options import read_adapters
 from chaski.cli.chat_figures import cache_text, stats_text
-from chaski.cli.chat_help import HELP, HINT, SET_HELP, SHOW_HELP, TOPICS, WORDS
+from chaski.cli.chat_help import HELP, HINT, PARAMETERS, SET_HELP, SETTINGS, SHOW_HELP, SHOWN, TOPICS, WORDS
 from chaski.cli.layout import section
 from chaski.cli.line_editor import CONTINUATION, MESSAGE_PROMPT, Lines, line_editing
-from chaski.cli.session import Session, read_think
+from chaski.cli.session import Session, read_format, read_think
 from chaski.cli.terminal import echo_text, wrapped
 from chaski.cli.tools import read_tools, tool_table
 from chaski.cli.typed_words import unescaped
 from chaski.errors import ChaskiError, OptionError
 from chaski.options import OPTIONS, Kind
+from chaski.suggestions import CHAT_VERBS, suggestion
 
 __all__ = ["chat"]
 
@@ -43,7 +44,8 @@ def _talk(session: Session, lines: Lines) -> None:
             if command in _COMMANDS:
                 _COMMANDS[command](session, argument.strip())
             elif message.startswith("/") and not session.shows_image(message):
-                raise OptionError("unknown command; type /? for help")
+                question = suggestion(command, (*WORDS, *SETTINGS.values()), CHAT_VERBS)
+                raise OptionError(f"unknown command '{command}'; {question or 'type /? for help'}")
             else:
                 session.answer(message)
         except (ChaskiError, click.ClickException) as error:
@@ -78,39 +80,58 @@ def _read_message(lines: Lines) -> str:
     return (begin + rest.partition(_QUOTES)[0]).strip()
 
 
+_SWITCHES = {
+    "history": ("keeps_history", True, "The model remembers the conversation."),
+    "nohistory": ("keeps_history", False, "The model answers each message on its own."),
+    "verbose": ("is_verbose", True, "Counts and rates are printed after each answer."),
+    "quiet": ("is_verbose", False, "Counts and rates are not printed."),
+    "wordwrap": ("wraps_words", True, "Lines break between words."),
+    "nowordwrap": ("wraps_words", False, "Lines break anywhere."),
+    "markdown": ("renders_markdown", True, "Answers are formatted."),
+    "nomarkdown": ("renders_markdown", False, "Answers are printed as their source text."),
+}
+
+
 def _set(session: Session, argument: str) -> None:
     what, _, value = argument.partition(" ")
+    value = value.strip()
     match what:
         case "":
             click.echo(SET_HELP)
         case "parameter":
             _set_parameter(session, value.split())
         case "system":
-            session.system = value.strip() or None
-        case "history" | "nohistory":
-            session.keeps_history = what == "history"
-        case "format" if value.strip() == "json":
-            session.options["format"] = "json"
+            session.system = value or None
+            click.echo("The system message is set." if value else "There is no system message.")
+        case "format":
+            session.options["format"] = read_format(value or "json")
+            click.echo("Answers are JSON." if value in ("", "json") else "Answers follow the JSON schema.")
         case "noformat":
             session.options.pop("format", None)
+            click.echo("Answers are text.")
         case "think":
-            session.choose_thinking(read_think(value.strip() or "true"))
+            session.choose_thinking(read_think(value or "true"))
+            click.echo(f"Thinking is set to {value}." if value else "The model thinks before it answers.")
         case "nothink":
             session.choose_thinking(False)
-        case "verbose" | "quiet":
-            session.is_verbose = what == "verbose"
-        case "wordwrap" | "nowordwrap":
-            session.wraps_words = what == "wordwrap"
-        case "markdown" | "nomarkdown":
-            session.renders_markdown = what == "markdown"
+            click.echo("The model answers without thinking.")
+        case _ if what in _SWITCHES:
+            attribute, is_on, confirmation = _SWITCHES[what]
+            setattr(session, attribute, is_on)
+            click.echo(confirmation)
         case _:
-            raise OptionError(f"/set has no setting '{what}'; type /set for help")
+            question = suggestion(what, SETTINGS)
+            raise OptionError(f"/set has no setting '{what}'; {question or 'type /set for help'}")
 
 
 def _set_parameter(session: Session, words: list[str]) -> None:
     if len(words) < 2:
         raise OptionError("/set parameter needs a name and a value")
     name, *values = words
+    if name not in OPTIONS:
+        known = [each for names in PARAMETERS.values() for each in names]
+        question = suggestion(name, known) or "/? parameters lists all"
+        raise OptionError(f"option '{name}' is unknown; {question}")
     session.set_parameter(name, _parameter(name, values))
     click.echo(f"Set parameter '{name}' to '{' '.join(values)}'")
 
@@ -158,7 +179,8 @@ def _show(session: Session, argument: str) -> None:
 
             show.main([session.name, f"--{argument}"], standalone_mode=False)
         case _:
-            raise OptionError(f"/show has no topic '{argument}'; type /show for help")
+            question = suggestion(argument, SHOWN)
+            raise OptionError(f"/show has no topic '{argument}'; {question or 'type /show for help'}")
 
 
 def _load(session: Session, argument: str) -> None:

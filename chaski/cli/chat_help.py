@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from chaski.cli.completion import known_models
 from chaski.cli.typed_words import Words, paths
 from chaski.options import OPTIONS
 
-__all__ = ["HELP", "HINT", "PARAMETERS", "SET_HELP", "SHOW_HELP", "TOPICS", "WORDS"]
+__all__ = ["HELP", "HINT", "PARAMETERS", "SETTINGS", "SET_HELP", "SHOWN", "SHOW_HELP", "TOPICS", "WORDS"]
 
 HINT = "Send a message (/? for help)"
 HELP = """\
@@ -41,7 +42,8 @@ Available to /set:
   /set system TEXT                the system message
   /set history | nohistory        remember the conversation, or answer each
                                   message on its own
-  /set format json | noformat     answer in JSON, or in text
+  /set format json | FILE.json    answer in JSON, or by the schema in a file
+  /set noformat                   answer in text
   /set think [LEVEL] | nothink    turn thinking on or off; LEVEL is low,
                                   medium, high or max
   /set verbose | quiet            print counts and rates after each answer
@@ -99,10 +101,15 @@ _SETTINGS: Words = {
     **dict.fromkeys(("system", "history", "nohistory", "noformat", "nothink")),
     **dict.fromkeys(("verbose", "quiet", "wordwrap", "nowordwrap", "markdown", "nomarkdown")),
 }
-_SHOWN = ("info", "license", "modelfile", "parameters", "system", "template")
+SETTINGS: Mapping[str, str] = {
+    **{name: f"/set parameter {name}" for name in OPTIONS},
+    **{name: f"/set {name}" for name in _SETTINGS},
+}
+"""How to type each setting, and each option."""
+SHOWN = ("info", "license", "modelfile", "parameters", "system", "template")
 WORDS: Words = {
     "/set": _SETTINGS,
-    "/show": dict.fromkeys(_SHOWN),
+    "/show": dict.fromkeys(SHOWN),
     "/help": dict.fromkeys(TOPICS),
     "/load": known_models,
     "/tools": {"load": paths, "clear": None},

@@ -17,9 +17,10 @@ def device_options(command: F) -> F:
     for option in (
         click.option(
             "--num-gpu",
-            type=click.IntRange(0),
+            type=click.IntRange(-1),
+            callback=lambda ctx, param, value: None if value == -1 else value,
             metavar="N",
-            help="Trailing layers to place on GPUs; 0 uses no GPU.  [default: as many as fit]",
+            help="Trailing layers to place on GPUs; 0 uses no GPU.  [default: -1, as many as fit]",
         ),
         click.option(
             "--backend", metavar="NAME", help="auto, cpu, cuda (NVIDIA GPUs), or reference (slow, NumPy)."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -31,9 +30,8 @@ def nodes_options(command: F) -> F:
 
 def with_nodes(backend: str | None, nodes: str | None, split: str | None) -> str | None:
     """Put the options into the environment, which workers inherit; return the backend for the model."""
-    if split is not None:
-        os.environ["CHASKI_SPLIT"] = split
-    if nodes is None:
-        return backend
-    os.environ["CHASKI_NODES"] = nodes
-    return backend or "sharded"
+    from chaski.env import set_by_option
+
+    set_by_option("--split", "CHASKI_SPLIT", split)
+    set_by_option("--nodes", "CHASKI_NODES", nodes)
+    return backend if nodes is None else backend or "sharded"

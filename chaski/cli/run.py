@@ -40,6 +40,17 @@ class _Text(click.ParamType[str]):
 _TEXT = _Text()
 
 
+def _in_range(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """Check an option of answers. As in Ollama, numbers below 0 may stand for the default."""
+    from chaski.options import OPTIONS, none_below_zero
+
+    assert param.name is not None, "options have names"
+    option, taken = OPTIONS[param.name], none_below_zero(param.name, value)
+    if value is not None and not option.allows(taken):
+        raise click.BadParameter(f"{value} must be {option.wanted.replace('None', '-1')}.", ctx, param)
+    return taken
+
+
 class _Command(click.Command):
     """Treats `--think` alone as yes. A value must follow =, so that a prompt may follow the option."""
 
@@ -56,17 +67,51 @@ class _Command(click.Command):
     "--system", type=_TEXT, metavar="TEXT", help="System message at the beginning of the conversation."
 )
 @click.option("--raw", is_flag=True, help="Send the prompt unchanged, without the chat template.")
-@click.option("--num-predict", type=int, metavar="N", help="Maximum number of tokens to generate.")
-@click.option("--temperature", type=float, metavar="T", help="Randomness; 0 takes the most likely token.")
-@click.option("--top-k", type=int, metavar="N", help="Choose among this many tokens; 0 for all.")
-@click.option("--top-p", type=float, metavar="P", help="Choose among tokens of this total probability.")
-@click.option("--min-p", type=float, metavar="P", help="Drop tokens below this share of the top one.")
-@click.option("--seed", type=int, metavar="N", help="Number that makes random choices repeatable.")
+@click.option(
+    "--num-predict",
+    type=int,
+    callback=_in_range,
+    metavar="N",
+    help="Maximum number of tokens to generate; -1 until the model ends, -2 until the context is full.",
+)
+@click.option(
+    "--temperature",
+    type=float,
+    callback=_in_range,
+    metavar="T",
+    help="Randomness; 0 takes the most likely token.",
+)
+@click.option(
+    "--top-k", type=int, callback=_in_range, metavar="N", help="Choose among this many tokens; 0 for all."
+)
+@click.option(
+    "--top-p",
+    type=float,
+    callback=_in_range,
+    metavar="P",
+    help="Choose among tokens of this total probability.",
+)
+@click.option(
+    "--min-p",
+    type=float,
+    callback=_in_range,
+    metavar="P",
+    help="Drop tokens below this share of the top one.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    callback=_in_range,
+    metavar="N",
+    help="Number that makes random choices repeatable; -1 for a fresh one.",
+)
 @click.option(
     "--stop", type=_TEXT, multiple=True, metavar="TEXT", help="End the answer before this text; repeatable."
 )
-@click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: physical cores]")
-@click.option("--context", type=int, metavar="N", help="Maximum tokens of prompt and answers.")
+@click.option(
+    "--threads", type=click.IntRange(1), metavar="N", help="Cores to compute on.  [default: physical cores]"
+)
+@click.option("--context", type=click.IntRange(1), metavar="N", help="Maximum tokens of prompt and answers.")
 @click.option(
     "--draft", metavar="MODEL", help="Small model of the same vocabulary that proposes tokens ahead."
 )
@@ -82,7 +127,9 @@ class _Command(click.Command):
 @click.option(
     "--engine", metavar="NAME", help="native or llama.cpp.  [default: the one that supports the architecture]"
 )
-@click.option("--format", "form", metavar="FORMAT", help="Answer in JSON (json), or by this JSON schema.")
+@click.option(
+    "--format", "form", metavar="FORMAT", help="Answer in JSON (json), or by this JSON schema or its file."
+)
 @click.option(
     "--keepalive", metavar="TIME", help="How long a server keeps the model afterwards: 5m, 0, -1 for forever."
 )
@@ -222,8 +269,8 @@ class _Opener(Struct, frozen=True):
         loading: LoadOptions = {
             "threads": num_thread or self.threads,
             "context": num_ctx or self.context,
-            "num_gpu": self.num_gpu if num_gpu is None else num_gpu,
-            "main_gpu": main_gpu,
+            "num_gpu": self.num_gpu if num_gpu in (None, -1) else num_gpu,
+            "main_gpu": None if main_gpu == -1 else main_gpu,
         }
         is_own_choice = bool(self.draft or self.adapters or self.engine or self.backend)
         is_own_choice |= any(value is not None for value in loading.values())

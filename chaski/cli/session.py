@@ -19,7 +19,9 @@ from chaski.cli.image_paths import find_images
 from chaski.cli.quiet_terminal import quiet_terminal
 from chaski.cli.terminal import echo_text, visible
 from chaski.cli.tools import Tool, as_message, read_result
+from chaski.cli.typed_words import unescaped
 from chaski.errors import ChaskiError, OptionError
+from chaski.options import is_integer, none_below_zero
 from chaski.regular_files import read_regular
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Session", "read_format", "read_think"]
 
 # Options of loading, with the minimum of each.
-_LOADING = {"num_ctx": 1, "num_thread": 1, "num_gpu": 0, "main_gpu": 0}
+_SHOWN_SCHEMA = 80
+_LOADING = {"num_ctx": 1, "num_thread": 1, "num_gpu": -1, "main_gpu": 0}
 
 
 class Session(Struct):
@@ -102,10 +105,11 @@ class Session(Struct):
         from chaski.cli.remote_model import RemoteModel
 
         if name not in _LOADING:
+            value = none_below_zero(name, value)
             parse_options({name: value})
-        elif not isinstance(value, int) or isinstance(value, bool) or value < _LOADING[name]:
-            least = "above 0" if _LOADING[name] else "of at least 0"
-            raise OptionError(f"option {name} is {value!r}; it must be a whole number {least}")
+        elif not is_integer(value) or value < _LOADING[name]:
+            least = _LOADING[name]
+            raise OptionError(f"option {name} is {value!r}; it must be a whole number of at least {least}")
         elif not isinstance(self.model, RemoteModel):
             self._reload({**self.loading, name: value})
             return
@@ -294,15 +298,28 @@ def read_think(text: str) -> bool | str:
 
 
 def read_format(text: str) -> str | dict[str, Any]:
-    """Return "json", or a JSON schema. Raises OptionError."""
+    """Return "json", or the JSON schema in a text or in the file that it names. Raises OptionError."""
     if text == "json":
         return text
+    if text.lstrip().startswith(("{", "[", '"')):
+        return _schema(text, text if len(text) <= _SHOWN_SCHEMA else f"{text[:_SHOWN_SCHEMA]}...")
+    path = Path(unescaped(text)).expanduser()
+    try:
+        data = read_regular(path)
+    except OSError as error:
+        wanted = "json, a JSON schema, or the file of one"
+        raise OptionError(f"format is {text!r:.200}; it must be {wanted}: {error.strerror}") from None
+    return _schema(data.decode("utf-8-sig", "replace"), str(path))
+
+
+def _schema(text: str, shown: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
-        found = None
+    except ValueError as error:
+        raise OptionError(f"the format is no JSON: {shown}: {error}") from None
     if not isinstance(found, dict):
-        raise OptionError(f"format is {text!r:.80}; it must be json, or a JSON schema as an object")
+        kind = {list: "a list", str: "a text", bool: "a truth value"}.get(type(found), "a number")
+        raise OptionError(f"the format is {kind}, but a JSON schema is an object: {shown}")
     return found
 
 

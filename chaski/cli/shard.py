@@ -17,7 +17,9 @@ _PORT = 11500
     help=f"Where to listen: host:port.  [default: 127.0.0.1:{_PORT}]",
 )
 @click.option("--key", "key_file", metavar="FILE", help="File with the key.  [default: CHASKI_NODES_KEY]")
-@click.option("--threads", type=int, metavar="N", help="Cores to compute on.  [default: physical cores]")
+@click.option(
+    "--threads", type=click.IntRange(1), metavar="N", help="Cores to compute on.  [default: physical cores]"
+)
 @click.option(
     "--models",
     multiple=True,

@@ -74,7 +74,7 @@ def command(
     """
     from dataclasses import replace
 
-    from chaski.env import Environment
+    from chaski.env import Environment, set_by_option
     from chaski.runner.loading.sizes import thread_count
     from chaski.server.run import serve
     from chaski.server.settings import Settings
@@ -82,16 +82,11 @@ def command(
 
     if no_store and os.environ.get("CHASKI_PREFIX_CACHE", "on").lower() == "on":
         os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # workers inherit it
-    if replicas is not None:
-        os.environ["CHASKI_REPLICAS"] = replicas
-    if shards is not None:
-        os.environ["CHASKI_SHARDS"] = shards
-    if gpus is not None:
-        os.environ["CHASKI_GPUS"] = gpus
-    if nodes is not None:
-        os.environ["CHASKI_NODES"] = nodes
-    if split is not None:
-        os.environ["CHASKI_SPLIT"] = split
+    set_by_option("--replicas", "CHASKI_REPLICAS", replicas)
+    set_by_option("--shards", "CHASKI_SHARDS", shards)
+    set_by_option("--gpus", "CHASKI_GPUS", gpus)
+    set_by_option("--nodes", "CHASKI_NODES", nodes)
+    set_by_option("--split", "CHASKI_SPLIT", split)
     environment = Environment.read()
     _log_all(verbose or environment.debug)
     if host is not None:

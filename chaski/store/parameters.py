@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from chaski.errors import ModelfileError
 from chaski.options import MODELFILE, OPTIONS, Kind, names_of
+from chaski.suggestions import suggestion
 
 __all__ = ["DEPRECATED", "LISTS", "Parameter", "parse_parameter"]
 
@@ -65,7 +66,8 @@ DEPRECATED = frozenset(
 def parse_parameter(name: str, text: str) -> Parameter:
     """Parse the value of a parameter. Raises ModelfileError for an unknown name or an invalid value."""
     if name not in _NAMES:
-        raise ModelfileError(f"unknown parameter '{name}'")
+        question = suggestion(name, _NAMES)
+        raise ModelfileError(f"unknown parameter '{name}'" + (f"; {question}" if question else ""))
     kind, read = ("engine", _engine) if name == "engine" else _READERS[OPTIONS[name].kind]
     try:
         value: Parameter = read(text)

@@ -79,6 +79,26 @@ def test_parameters(
     assert "    seed           42\n" in output
 
 
+def test_every_setting_is_confirmed(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    schema = tmp_path / "a schema.json"
+    schema.write_text('{"type": "object"}')
+    settings = WORDS["/set"]
+    assert isinstance(settings, Mapping)
+    lines = [f"/set {name}" for name in settings if name not in ("parameter", "system", "think")]
+    talk(session, monkeypatch, *lines, "/set system be brief", "/set parameter seed -1")
+    output = capsys.readouterr().out.splitlines()
+    assert len(list(filter(None, output))) == len(lines) + 2
+    assert session.options["seed"] is None
+    talk(session, monkeypatch, f"/set format {tmp_path}/a\\ schema.json")
+    assert session.options["format"] == {"type": "object"}
+    assert "Answers follow the JSON schema." in capsys.readouterr().out
+    talk(session, monkeypatch, "/set format json", "/set system", "/set noformat")
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:3] == ["Answers are JSON.", "There is no system message.", "Answers are text."]
+
+
 def test_every_option_is_in_the_help() -> None:
     assert {name for names in PARAMETERS.values() for name in names} == options()
 
@@ -101,15 +121,30 @@ def test_parameters_of_several_values(session: Session, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("/fly", "unknown command; type /? for help"),
-        ("/set speed 3", "/set has no setting 'speed'; type /set for help"),
+        ("/fly", "unknown command '/fly'; type /? for help"),
+        ("/quit", "unknown command '/quit'; did you mean /bye, which other programs call /quit?"),
+        ("/hlep", "unknown command '/hlep'; did you mean /help?"),
+        ("/set wings 3", "/set has no setting 'wings'; type /set for help"),
+        ("/set temprature 0", "no setting 'temprature'; did you mean /set parameter temperature?"),
+        ("/set nohistry", "/set has no setting 'nohistry'; did you mean /set nohistory?"),
+        ("/set format [", "the format is no JSON: [: "),
         ("/? fly", "there is no help on 'fly'; the topics are set, parameters, show, shortcuts"),
-        ("/set parameter num_ctx 0", "option num_ctx is 0; it must be a whole number above 0"),
-        ("/set parameter num_gpu -1", "option num_gpu is -1; it must be a whole number of at least 0"),
+        ("/set parameter num_ctx 0", "option num_ctx is 0; it must be a whole number of at least 1"),
+        ("/set parameter num_gpu -2", "option num_gpu is -2; it must be a whole number of at least -1"),
+        ("/set parameter num_predict -5", "option num_predict is -5; it must be an integer of at least -2"),
         ("/set parameter seed", "/set parameter needs a name and a value"),
         ("/set parameter seed many", "option seed is 'many'"),
-        ("/set parameter speed 3", "option 'speed' is unknown"),
+        ("/set parameter wings 3", "option 'wings' is unknown; /? parameters lists all"),
+        (
+            "/set parameter max_tokens 3",
+            "'max_tokens' is unknown; did you mean num_predict, which OpenAI's API calls max_tokens?",
+        ),
+        ("/set parameter n_ctx 99", "did you mean num_ctx, which llama.cpp calls n_ctx?"),
+        ("/set format nosuch.json", "it must be json, a JSON schema, or the file of one: No such file"),
+        ("/set format 3", "format is '3'; it must be json, a JSON schema, or the file of one"),
+        ('/set format ["a"]', 'the format is a list, but a JSON schema is an object: ["a"]'),
         ("/show all", "/show has no topic 'all'; type /show for help"),
+        ("/show sytem", "/show has no topic 'sytem'; did you mean system?"),
         ("x" * 400, "but the context holds 256"),
     ],
 )

@@ -192,11 +192,11 @@ def test_a_pipe_gets_texts_as_they_are() -> None:
 def test_errors_break_between_words() -> None:
     with terminal(*ECHO, columns=40) as chat:
         chat.wait_for("Send a message")
-        chat.type("/set parameter speed 3\r")
+        chat.type("/set parameter max_new_tokens 3\r")
         chat.wait_for_prompt(2)
         leave(chat)
         begin = chat.text.index("Error: ")
-        lines = chat.text[begin : chat.text.index("typical_p")].splitlines()
+        lines = chat.text[begin : chat.text.index("max_new_tokens?")].splitlines()
         assert max(map(len, lines)) < 40
         assert all(line.endswith((",", ";", "is")) or " " in line for line in lines[:-1])
 

@@ -103,16 +103,8 @@ def test_options_reach_the_sampler(tiny_llama: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--top-p", "nan"), "Error: option top_p is nan"),
         (("--context", "3"), "Error: the prompt has 21 tokens, but the context holds 3"),
-        (("--threads", "0"), "Error: threads = 0 must be"),
         (("--threads", "999"), "Error: threads = 999 must be at most"),
-        (
-            ("--temperature", "-1"),
-            "Error: option temperature is -1.0; it must be a finite number of at least 0",
-        ),
-        (("--top-p", "3"), "Error: option top_p is 3.0; it must be a number from 0 to 1"),
-        (("--min-p", "-0.1"), "Error: option min_p is -0.1; it must be a number from 0 to 1"),
         (("--backend", "abacus"), "Error: backend 'abacus' is unknown"),
     ],
 )
@@ -192,3 +184,45 @@ def test_the_report_leaves_out_what_is_zero() -> None:
         "eval duration:        2s",
         "eval rate:            2.00 tokens/s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        ("--num-predict=-5", "-5 must be an integer of at least -2."),
+        ("--temperature=-1", "-1.0 must be a finite number of at least 0."),
+        ("--temperature=nan", "nan must be a finite number of at least 0."),
+        ("--top-p=2", "2.0 must be a number from 0 to 1."),
+        ("--min-p=-1", "-1.0 must be a number from 0 to 1."),
+        (f"--seed={2**64}", f"{2**64} must be an integer from 0 to 2**64 - 1, or -1 for a fresh one."),
+        ("--threads=0", "0 is not in the range x>=1."),
+        ("--context=0", "0 is not in the range x>=1."),
+        ("--num-gpu=-2", "-2 is not in the range x>=-1."),
+        ("--dimensions=0", "0 is not in the range x>=1."),
+        ("--split=x", "--split = 'x' must be layers or rows"),
+        ("--nodes=x", "--nodes = 'x' must be addresses such as"),
+    ],
+)
+def test_numbers_outside_their_range_are_refused(option: str, wanted: str) -> None:
+    result = run("guide", "hello", option)
+    assert result.exit_code in (1, 2)
+    assert wanted in result.stderr
+    assert option.partition("=")[0] in result.stderr
+
+
+def test_numbers_below_zero_mean_what_they_mean_in_ollama(tiny_llama: Path) -> None:
+    for numbers in (["--seed=-1", "--num-gpu=-1", "--top-k=-1"], ["--num-predict=-2"]):
+        result = run(str(tiny_llama), "hello", "--num-predict=4", "--temperature=0", *numbers)
+        assert result.exit_code == 0, result.stderr
+
+
+def test_a_format_can_be_the_file_of_a_schema(tiny_llama: Path, tmp_path: Path) -> None:
+    schema, damaged = tmp_path / "schema.json", tmp_path / "damaged.json"
+    schema.write_text('{"enum": [7]}')
+    damaged.write_text("{")
+    result = run(str(tiny_llama), "hello", "--format", str(schema), "--temperature", "0")
+    assert result.stdout == "7\n"
+    refused = run(str(tiny_llama), "hello", "--format", str(damaged)).stderr
+    assert refused.startswith(f"Error: the format is no JSON: {damaged}: ")
+    refused = run(str(tiny_llama), "hello", "--format", str(tmp_path / "none.json")).stderr
+    assert "none.json'; it must be json, a JSON schema, or the file of one: No such file" in refused

@@ -61,7 +61,7 @@ def test_chat(
     model: chaski.LLM, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A message may begin with a path, which looks like a command; images stay in the conversation."""
-    typed = iter([f"{here}/two\\ words.png what is it?", "and now?", "/nothing", "/no/file.png hm"])
+    typed = iter([f"{here}/two\\ words.png what is it?", "and now?", "/xyzzy", "/no/file.png hm"])
 
     def read(prompt: str) -> str:
         try:
@@ -79,8 +79,8 @@ def test_chat(
     assert model.chat(session.history[:3], **OPTIONS).text == second
     assert output.err.splitlines() == [
         f"Added image '{here}/two words.png'",
-        "Error: unknown command; type /? for help",
-        "Error: unknown command; type /? for help",
+        "Error: unknown command '/xyzzy'; type /? for help",
+        "Error: unknown command '/no/file.png'; type /? for help",
     ]
 
 

@@ -55,7 +55,7 @@ def test_run_follows_a_format_of_the_server(server: Running) -> None:
     asked = ("run", "guide", "how many?", "--temperature", "0")
     assert json.loads(chaski(*asked, "--format", schema).stdout) == {"n": 7}
     assert chaski(*asked, "--format", "json", "--num-predict", "5").stdout.lstrip().startswith("{")
-    assert "it must be json, or a JSON schema" in chaski(*asked, "--format", "[1]").stderr
+    assert "the format is a list, but a JSON schema is an object" in chaski(*asked, "--format", "[1]").stderr
 
 
 def test_a_chat_asks_the_server_for_another_context(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

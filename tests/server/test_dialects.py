@@ -123,6 +123,9 @@ def test_options_of_ollama() -> None:
     found = checked_options(given)
     assert found.generate == {"seed": None, "repeat_last_n": None, "num_predict": 5}
     assert (found.context, found.threads) == (99, None)
+    # In Ollama every negative number of tokens but -2 is no limit.
+    limits = {"num_predict": -2}, {"num_predict": -1}, {"num_predict": -5}
+    assert [checked_options(each).generate["num_predict"] for each in limits] == [-2, -1, -1]
     for wrong in ({"stop": 5}, {"stop": [5]}, {"stop": ["x"] * 65}, {"seed": True}, {"use_mmap": 1}):
         with pytest.raises(OptionError, match="option"):
             checked_options(wrong)
