@@ -24,6 +24,7 @@ __all__ = [
     "ModelName",
     "check_engine",
     "is_path",
+    "without_defaults",
 ]
 
 NATIVE, LLAMA_CPP = "native", "llama.cpp"
@@ -53,6 +54,7 @@ class ModelName:
 
     Names that differ in case mean the same model; the store keeps the case in which one was first written.
     scheme: the URL scheme of its registry, not part of the name itself.
+    typed: the text that was parsed, for errors; empty if no user wrote the name.
     """
 
     host: str
@@ -60,6 +62,7 @@ class ModelName:
     model: str
     tag: str
     scheme: str = field(default="https", compare=False)
+    typed: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for part, pattern in _PARTS.items():
@@ -81,7 +84,8 @@ class ModelName:
         model, colon, tag = last.partition(":")
         namespace = folders.pop() if folders else DEFAULT_NAMESPACE
         host = folders.pop() if folders else DEFAULT_HOST
-        return cls(host, namespace, model, tag if colon else DEFAULT_TAG, scheme if mark else "https")
+        tag = tag if colon else DEFAULT_TAG
+        return cls(host, namespace, model, tag, scheme if mark else "https", text)
 
     @property
     def short(self) -> str:
@@ -90,6 +94,11 @@ class ModelName:
         if self.host == DEFAULT_HOST:
             folders = [] if self.namespace == DEFAULT_NAMESPACE else [self.namespace]
         return "/".join([*folders, f"{self.model}:{self.tag}"])
+
+    @property
+    def shown(self) -> str:
+        """Return the name as the user typed it, for errors; else its short form."""
+        return self.typed or self.short
 
     @property
     def parts(self) -> tuple[str, str, str, str]:
@@ -140,6 +149,14 @@ def check_engine(name: str | None) -> str | None:
     if name is not None and name not in ENGINES:
         raise OptionError(f"option engine is {name!r}; it must be {' or '.join(ENGINES)}")
     return name
+
+
+def without_defaults(text: str) -> str:
+    """Return a message without the default host and namespace of the models that it names.
+
+    Ollama's clients expect full names in some messages, which are no help to other readers.
+    """
+    return text.replace(f"{DEFAULT_HOST}/{DEFAULT_NAMESPACE}/", "").replace(f"{DEFAULT_HOST}/", "")
 
 
 def is_path(model: str) -> bool:

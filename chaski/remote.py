@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from msgspec import Struct
 
 from chaski.address import Address
-from chaski.errors import ChaskiError, ModelNotFoundError
+from chaski.errors import ChaskiError, ModelNotFoundError, OptionError
+from chaski.names import ModelName
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -82,7 +84,7 @@ class Remote(Struct, frozen=True):
     def lines(self, path: str, body: Mapping[str, Any]) -> Generator[Any, None, None]:
         """POST a JSON object; yield the objects of the streamed answer. Closing it stops the work."""
         with self._ask("POST", path, body) as response:
-            yield from _objects(response)
+            yield from _objects(response, body)
 
     def follow(self, path: str, patience: float) -> Generator[Any, None, None]:
         """GET a stream; yield its objects until the server ends it.
@@ -104,7 +106,7 @@ class Remote(Struct, frozen=True):
         """Send an object, or a file of that size; provide the response. Raises the error of a refusal."""
         with self._exchange(method, path, body, timeout, size) as response:
             if response.status >= 400:
-                raise _failure(response)
+                raise _failure(response, body)
             yield response
 
     @contextmanager
@@ -153,19 +155,30 @@ def running_server() -> Remote:
     return Remote(Address.parse(environment.host or _USUAL_ADDRESS), environment.api_key)
 
 
-def _failure(response: HTTPResponse) -> ChaskiError:
+def _failure(response: HTTPResponse, body: Mapping[str, Any] | BinaryIO | None) -> ChaskiError:
     try:
         text = json.loads(response.read(_MAX_LINE))["error"]
     except (ValueError, LookupError, TypeError):
         text = f"the server answered {response.status} {response.reason}"
+    text = _as_typed(text, body)
     return ModelNotFoundError(text) if response.status == 404 else ChaskiError(text)
 
 
-def _objects(response: HTTPResponse) -> Iterator[Any]:
+def _as_typed(text: str, body: Mapping[str, Any] | BinaryIO | None) -> str:
+    """Return a message of a server with the name of the model as the user typed it."""
+    typed = body.get("model") if isinstance(body, Mapping) else None
+    with suppress(OptionError):
+        name = ModelName.parse(str(typed or ""))
+        for form in (str(name), name.short):
+            text = re.sub(rf"(?<![\w./:-]){re.escape(form)}(?![\w./:-])", lambda _: name.typed, text)
+    return text
+
+
+def _objects(response: HTTPResponse, body: Mapping[str, Any] | BinaryIO | None = None) -> Iterator[Any]:
     while line := response.readline(_MAX_LINE):
         found = _object(line)
         if found.get("error"):
-            raise ChaskiError(found["error"])
+            raise ChaskiError(_as_typed(found["error"], body))
         yield found
 
 

@@ -13,9 +13,9 @@ from importlib import import_module
 import click
 
 from chaski.cli.terminal import wrapped
-from chaski.cli.unknown_words import Commands, unknown_option
+from chaski.cli.unknown_words import Commands, missing_model, unknown_option
 from chaski.cli.version import check_package, version_option
-from chaski.errors import ChaskiError
+from chaski.errors import ChaskiError, ModelNotFoundError
 from chaski.standard_streams import OutputLostError, open_missing, prepare_streams
 
 __all__ = ["chaski_command", "main"]
@@ -85,7 +85,9 @@ class _Commands(Commands):
             vars(error)["message"] = wrapped(error.message, _LABEL)  # type checkers see it as read-only
             raise error from None
         except ChaskiError as error:
-            raise click.ClickException(wrapped(str(error), _LABEL)) from error
+            is_missing = isinstance(error, ModelNotFoundError)
+            text = missing_model(str(error)) if is_missing else str(error)
+            raise click.ClickException(wrapped(text, _LABEL)) from error
 
 
 class _Notes(logging.Formatter):

@@ -70,7 +70,7 @@ def _sources(
 
     names = [source for source in sources if isinstance(source, ModelName)]
     if len(names) == len(sources) == 1:
-        return {"from": str(names[0])}
+        return {"from": names[0].shown}
     if names:
         raise UnsupportedError("for a server, FROM must name one model, or GGUF files; or unset OLLAMA_HOST")
     files: dict[str, str] = {}

@@ -55,7 +55,7 @@ def chosen_text(model: StoredModel, file: GGUFFile, chosen: Mapping[str, bool]) 
     text = _text(name, model, file)
     if not text:
         what = "chat template" if name == "template" else name
-        raise UnsupportedError(f"{model.name.short if model.name else model.path} has no {what}")
+        raise UnsupportedError(f"{model.name.shown if model.name else model.path} has no {what}")
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -9,9 +10,10 @@ import click
 
 from chaski.suggestions import VERBS, equivalent, normalized, suggestion
 
-__all__ = ["Commands", "unknown_option", "with_question"]
+__all__ = ["Commands", "missing_model", "unknown_option", "with_question"]
 
 _MODEL_COMMANDS = ("run",)
+_MISSING = re.compile(r"model (['\"])(.+?)\1 (?:not found|to stop)")
 
 
 class Commands(click.Group):
@@ -49,6 +51,17 @@ def unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> click.Usa
         return click.UsageError(f"{problem} Options follow a command, as in: {example}", error.ctx)
     known = _known(error.ctx)
     return click.UsageError(with_question(problem, suggestion(typed, known)), error.ctx)
+
+
+def missing_model(problem: str) -> str:
+    """Return the message about a missing model, with a proposal if a model here has a similar name."""
+    if "?" in problem or (found := _MISSING.search(problem)) is None:
+        return problem
+    from chaski.cli.completion import known_models
+    from chaski.store.model import model_question
+
+    question = model_question(found[2], known_models(""))
+    return f"{problem}; {question}" if question else problem
 
 
 def _typed(option: str, words: Iterable[str]) -> str:

@@ -44,9 +44,9 @@ def add_adapter(
     if isinstance(source, ModelName):
         found = read_model(store, store.entry(source)).adapters
         if not found:
-            raise OptionError(f"model '{source.short}' has no adapter")
+            raise OptionError(f"model '{source.shown}' has no adapter")
         for path in found:
-            check_fits(path, base, source.short, open_model)
+            check_fits(path, base, source.shown, open_model)
         return [Digest.parse(path.name) for path in found]
     if isinstance(source, CheckpointFiles):
         with folder_of(blobs, source, "adapter") as folder:

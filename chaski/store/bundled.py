@@ -13,10 +13,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from chaski.errors import OptionError
 from chaski.names import Digest, ModelName
 from chaski.store.manifest import CONFIG, Manifest, ManifestLayer, media_type
 
-__all__ = ["BundledModel", "bundled_model", "bundled_models", "read_bundled"]
+__all__ = ["BundledModel", "bundled_model", "bundled_models", "check_free", "read_bundled"]
 
 _FOLDER = Path(__file__).parents[1] / "models"
 
@@ -42,6 +43,12 @@ def bundled_model(name: ModelName) -> Path | None:
     """Return the file of a model, or None. Case is ignored."""
     wanted = str(name).lower()
     return next((path for each, path in bundled_models().items() if str(each).lower() == wanted), None)
+
+
+def check_free(name: ModelName) -> None:
+    """Raise OptionError for the name of a bundled model, which a stored model would hide."""
+    if bundled_model(name) is not None:
+        raise OptionError(f"'{name.shown}' is a part of chaski; choose another name for your model")
 
 
 def read_bundled(path: Path) -> BundledModel:

@@ -12,6 +12,7 @@ from chaski.errors import ModelNotFoundError, OptionError, StoreError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
 from chaski.names import Digest, ModelName
 from chaski.store.adapter_files import OpenModel, add_adapter, open_plainly
+from chaski.store.bundled import check_free
 from chaski.store.manifest import CONFIG, MAX_JSON_VALUES, Manifest, ManifestLayer, go_json, media_type
 from chaski.store.model import read_model
 from chaski.store.parameters import Parameter
@@ -37,11 +38,13 @@ def create(
     fetch: fetches a source that is missing in the store; without it, ModelNotFoundError is raised.
     open_model: opens the base model of an adapter.
     link: whether to hard-link a file that cannot share blocks with its blob, instead of copying it. Raises
-    OptionError, TemplateError, UnsupportedError, GGUFError, StoreError, and the errors of `fetch`.
+    OptionError, also for the name of a bundled model, TemplateError, UnsupportedError, GGUFError,
+    StoreError, and the errors of `fetch`.
     """
+    check_free(name)
     for missing in missing_sources(store, recipe):
         if fetch is None:
-            raise ModelNotFoundError(f"model '{missing.short}' not found")
+            raise ModelNotFoundError(f"model '{missing.shown}' not found")
         yield from fetch(missing)
     with store.adding():
         replaced = store.entry(name).manifest.blobs if store.locate(name) else ()

@@ -213,6 +213,7 @@ def _translated(url: str) -> Iterator[None]:
     except httpcore2.TimeoutException:
         raise TemporaryError(f"{host} does not answer") from None
     except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError) as error:
-        raise TemporaryError(f"{host}: {error or type(error).__name__}") from None
+        reason = str(error) or type(error).__name__
+        raise TemporaryError(reason if reason.startswith(host) else f"{host}: {reason}") from None
     except httpcore2.UnsupportedProtocol:
         raise RegistryError(f"the address {url!r:.200} cannot be used") from None

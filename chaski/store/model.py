@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,13 +11,14 @@ from msgspec import Struct, field
 
 from chaski.errors import ModelNotFoundError, OptionError, StoreError, UnsupportedError
 from chaski.formats.bounded_json import TooManyValuesError, load_json
-from chaski.names import ModelName
+from chaski.names import DEFAULT_TAG, ModelName
 from chaski.store.folder import folder_model
 from chaski.store.manifest import MAX_JSON_VALUES
 from chaski.store.parameters import Parameter
 from chaski.store.store import Entry, Store
+from chaski.suggestions import suggestion
 
-__all__ = ["StoredConfig", "StoredModel", "find_model", "read_model", "read_stored_config"]
+__all__ = ["StoredConfig", "StoredModel", "find_model", "model_question", "read_model", "read_stored_config"]
 
 _SHOWN_NAMES = 8
 
@@ -94,7 +95,16 @@ def find_model(model: str | os.PathLike[str], store: Store | None = None) -> Sto
         return StoredModel(None, found.path, projectors=found.files[1:])
     names = [name.short for name in store.all_names()]
     shown = ", ".join(names[:_SHOWN_NAMES] + ["..."] * (len(names) > _SHOWN_NAMES)) or "none"
-    raise ModelNotFoundError(f"no file {str(model)!r} and no model of that name; models here: {shown}")
+    question = model_question(str(model), names) or f"models here: {shown}"
+    raise ModelNotFoundError(f"no file {str(model)!r} and no model of that name; {question}")
+
+
+def model_question(typed: str, names: Iterable[str]) -> str:
+    """Return a question that proposes models for the name of none, or "" if no name is near.
+
+    names  short names of models; the usual tag is left out
+    """
+    return suggestion(typed, [name.removesuffix(f":{DEFAULT_TAG}") for name in names], {})
 
 
 def read_stored_config(store: Store, entry: Entry) -> StoredConfig:
@@ -115,7 +125,7 @@ def read_model(store: Store, entry: Entry) -> StoredModel:
     def files(kind: str) -> tuple[Path, ...]:
         layers = manifest.of_kind(kind)
         if gone := [layer.digest.short for layer in layers if blobs.size(layer.digest) is None]:
-            raise StoreError(f"blob {gone[0]} of {entry.name.short} is missing; pull or create it again")
+            raise StoreError(f"blob {gone[0]} of {entry.name.shown} is missing; pull or create it again")
         return tuple(blobs.path(layer.digest) for layer in layers)
 
     def texts(kind: str) -> tuple[str, ...]:
@@ -147,11 +157,11 @@ def _stored(model: str, store: Store) -> Entry | None:
 def _weights(entry: Entry, config: StoredConfig, models: tuple[Path, ...]) -> Path:
     if config.remote_host:
         raise UnsupportedError(
-            f"{entry.name.short} runs on {config.remote_host}; chaski runs models here only"
+            f"{entry.name.shown} runs on {config.remote_host}; chaski runs models here only"
         )
     if len(models) != 1:
         what = "is not a GGUF model" if not models else f"has {len(models)} weight files"
-        raise UnsupportedError(f"{entry.name.short} {what}; this version runs models of one GGUF file")
+        raise UnsupportedError(f"{entry.name.shown} {what}; this version runs models of one GGUF file")
     return models[0]
 
 

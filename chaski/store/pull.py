@@ -9,6 +9,7 @@ from pathlib import Path
 from chaski.errors import ChaskiError, FormatError, RegistryError, StoreError, UnsupportedError
 from chaski.names import Digest, ModelName
 from chaski.store.blobs import SMALL
+from chaski.store.bundled import check_free
 from chaski.store.create import create, read_object
 from chaski.store.download import BlobSource, Pace, download
 from chaski.store.durable import make_folder, store_errors
@@ -37,8 +38,9 @@ def pull(
     The manifest is stored byte for byte. The name refers to the old model until the new one is complete and
     every fetched blob was hashed. Blobs that only the old model used are then deleted. Split weights, for
     which the Hub has no manifest, are joined into one blob. Raises ModelNotFoundError, RegistryError,
-    DigestError or StoreError.
+    DigestError, StoreError, or OptionError for the name of a bundled model.
     """
+    check_free(name)
     yield StoreProgress("pulling manifest")
     with Registry(name, access or Access()) as registry:
         try:

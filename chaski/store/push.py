@@ -33,7 +33,7 @@ def push(
     yield StoreProgress("retrieving manifest")
     entry, manifest = store.entry(name), store.manifest_bytes(name)
     if entry.bundled is not None:
-        raise OptionError(f"'{entry.name.short}' is a part of chaski; copy it to a name of your own")
+        raise OptionError(f"'{entry.name.shown}' is a part of chaski; copy it to a name of your own")
     with Registry(name, access or Access()) as registry, store.adding():
         for layer in dict.fromkeys(entry.manifest.blobs):
             status = f"pushing {layer.digest.short}"

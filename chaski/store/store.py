@@ -19,7 +19,7 @@ from chaski.env import Environment
 from chaski.errors import ChaskiError, FormatError, ModelNotFoundError, OptionError, StoreError
 from chaski.names import Digest, ModelName
 from chaski.store.blobs import Blobs
-from chaski.store.bundled import BundledModel, bundled_model, bundled_models, read_bundled
+from chaski.store.bundled import BundledModel, bundled_model, bundled_models, check_free, read_bundled
 from chaski.store.durable import make_folder, publish, scratch, store_errors
 from chaski.store.lock import hold_adding, hold_deleting
 from chaski.store.manifest import MAX_MANIFEST_BYTES, Manifest
@@ -111,7 +111,7 @@ class Store:
         try:
             manifest = Manifest.parse(data)
         except FormatError as error:
-            raise StoreError(f"the manifest of {found.short} is damaged: {error}") from None
+            raise StoreError(f"the manifest of {found.shown} is damaged: {error}") from None
         return Entry(found, manifest, Digest(hashlib.sha256(data).hexdigest()), modified)
 
     def manifest_bytes(self, name: ModelName) -> bytes:
@@ -126,12 +126,16 @@ class Store:
         return hold_adding(self.root)
 
     def put(self, name: ModelName, manifest: bytes) -> None:
-        """Store a manifest under a name. All its blobs must exist. Call it within `adding`."""
+        """Store a manifest under a name. All its blobs must exist. Call it within `adding`.
+
+        Raises OptionError for the name of a bundled model.
+        """
+        check_free(name)
         missing = [layer for layer in Manifest.parse(manifest).blobs if self.blobs.size(layer.digest) is None]
         if missing:
-            raise StoreError(f"blob {missing[0].digest.short} of {name.short} is missing")
+            raise StoreError(f"blob {missing[0].digest.short} of {name.shown} is missing")
         path = self._path(self._own_letters(name))
-        with store_errors(f"the manifest of {name.short} cannot be written"):
+        with store_errors(f"the manifest of {name.shown} cannot be written"):
             make_folder(path.parent)
             # The temporary file is among the blobs, because Ollama would read a leftover among manifests as a
             # broken one.
@@ -148,7 +152,8 @@ class Store:
             self.blobs.add_file(entry.bundled.path)
 
     def copy(self, source: ModelName, target: ModelName) -> None:
-        """Give a model a second name, replacing any model of that name."""
+        """Give a model a second name, replacing any model of that name. Raises the errors of `put`."""
+        check_free(target)
         with self.adding():
             self.bring(self.entry(source))
             self.put(target, self.manifest_bytes(source))
@@ -157,13 +162,13 @@ class Store:
         """Delete a model and the blobs that only it used. Raises OptionError for a bundled model."""
         found = self._in_folder(name)
         if found is None:
-            bundled = _bundled_entry(name)
-            raise OptionError(f"'{bundled.name.short}' is a part of chaski and cannot be deleted")
+            _bundled_entry(name)
+            raise OptionError(f"'{name.shown}' is a part of chaski and cannot be deleted")
         try:
             blobs = self.entry(found).manifest.blobs
         except StoreError:
             blobs = ()  # unknown with a damaged manifest; `prune` finds them
-        with store_errors(f"{found.short} cannot be deleted"):
+        with store_errors(f"{found.shown} cannot be deleted"):
             self._path(found).unlink(missing_ok=True)
         self._remove_state(found)
         self.remove_unused(layer.digest for layer in blobs)
@@ -179,7 +184,7 @@ class Store:
     def make_state_path(self, name: ModelName) -> Path:
         """Return `state_path` after creating its folder, readable only by its owner. Raises StoreError."""
         path = self.state_path(name)
-        with store_errors(f"the folder for the state of {name.short} cannot be made"):
+        with store_errors(f"the folder for the state of {name.shown} cannot be made"):
             folders = [each for each in path.parents if each.is_relative_to(self._states.parent)]
             for folder in reversed(folders):
                 folder.mkdir(mode=0o700, exist_ok=True)
@@ -222,7 +227,7 @@ class Store:
     def _read(self, found: ModelName) -> tuple[bytes, float]:
         """Return the bytes and modification time of a manifest. Raises ModelNotFoundError if it is gone."""
         path = self._path(found)
-        with store_errors(f"the manifest of {found.short} cannot be read"):
+        with store_errors(f"the manifest of {found.shown} cannot be read"):
             try:
                 file = path.open("rb")
             except FileNotFoundError:  # deleted just now
@@ -231,7 +236,7 @@ class Store:
                 data = file.read(MAX_MANIFEST_BYTES + 1)
                 modified = os.fstat(file.fileno()).st_mtime
         if len(data) > MAX_MANIFEST_BYTES:
-            raise StoreError(f"the manifest of {found.short} is longer than {MAX_MANIFEST_BYTES} bytes")
+            raise StoreError(f"the manifest of {found.shown} is longer than {MAX_MANIFEST_BYTES} bytes")
         return data, modified
 
     def _unused_files(self, used: set[str]) -> Iterator[Path]:
@@ -275,7 +280,7 @@ class Store:
         return name.with_parts(tuple(parts))
 
     def _remove_state(self, name: ModelName) -> None:
-        with store_errors(f"the state of {name.short} cannot be deleted"):
+        with store_errors(f"the state of {name.shown} cannot be deleted"):
             self.state_path(name).unlink(missing_ok=True)
 
     def _states_of_nobody(self) -> Iterator[Path]:
@@ -300,7 +305,7 @@ def _bundled_entry(name: ModelName) -> Entry:
 
 
 def _not_found(name: ModelName) -> ModelNotFoundError:
-    return ModelNotFoundError(f"model '{name.short}' not found")
+    return ModelNotFoundError(f"model '{name.shown}' not found")
 
 
 def _in_own_letters(folder: Path, part: str) -> str:

@@ -46,7 +46,7 @@ def test_run_asks_the_server(server: Running) -> None:
     raw = chaski("run", "guide", "--raw", "Llamas", "--temperature", "0", "--num-predict", "4")
     assert raw.exit_code == 0
     wrong = chaski("run", "guide", "x", "--top-p", "nan")
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 2
 
 
 def test_run_follows_a_format_of_the_server(server: Running) -> None:

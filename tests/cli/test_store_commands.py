@@ -96,8 +96,8 @@ def test_copies_and_removals(root: Path) -> None:
     assert chaski("rm", "one", "me/two:1").output == "deleted 'one'\ndeleted 'me/two:1'\n"
     assert list(Store(root).blobs) == []
     result = chaski("rm", "one")
-    assert (result.exit_code, result.stderr) == (1, "Error: model 'one:latest' not found\n")
-    assert chaski("cp", "one", "two").stderr == "Error: model 'one:latest' not found\n"
+    assert (result.exit_code, result.stderr) == (1, "Error: model 'one' not found\n")
+    assert chaski("cp", "one", "two").stderr == "Error: model 'one' not found\n"
     assert chaski("cp", "../one", "two").stderr.startswith("Error: invalid model name")
 
 
@@ -114,7 +114,7 @@ def test_verification(root: Path) -> None:
     ]
     assert result.stderr.startswith("Error: 1 of 2 files are missing or damaged")
     gone = chaski("run", "one", "hello").stderr
-    assert gone == f"Error: blob {weights.short} of one:latest is missing; pull or create it again\n"
+    assert gone == f"Error: blob {weights.short} of one is missing; pull or create it again\n"
 
 
 def test_pruning(root: Path) -> None:
@@ -191,7 +191,7 @@ def test_creating_without_a_modelfile(
 def test_show_says_what_is_missing(root: Path, tiny_llama: Path) -> None:
     put_by_hand(root, f"{LIBRARY}/plain/latest", {"model": tiny_llama.read_bytes()})
     for option in ("--license", "--parameters", "--system"):
-        assert chaski("show", "plain", option).stderr == f"Error: plain:latest has no {option[2:]}\n"
+        assert chaski("show", "plain", option).stderr == f"Error: plain has no {option[2:]}\n"
     result = chaski("show", "plain", "--license", "--system")
     assert result.exit_code == 2
     assert (
@@ -221,3 +221,28 @@ def test_there_and_back(root: Path, registry: FakeRegistry, tiny_llama: Path) ->
     assert registry.manifests["me/other:2"] == registry.manifests["me/model:1"]
     result = chaski("pull", f"http://{registry.host}/me/none", "--insecure")
     assert result.stderr.endswith("Error: pull model manifest: file does not exist\n")
+
+
+def test_a_missing_model_proposes_a_similar_one(root: Path, tiny_llama: Path) -> None:
+    put_by_hand(root, f"{LIBRARY}/llama3.2/1b", {"model": tiny_llama.read_bytes()})
+    question = "did you mean llama3.2:1b?"
+    assert chaski("show", "llama3.2").stderr == (
+        f"Error: no file 'llama3.2' and no model of that name; {question}\n"
+    )
+    for command in (["rm", "llama3.1:1b"], ["cp", "llama3.1:1b", "x"], ["push", "llama3.1:1b"]):
+        assert chaski(*command).stderr.endswith(f"Error: model 'llama3.1:1b' not found; {question}\n")
+    assert chaski("show", "gide").stderr.endswith("did you mean guide?\n")
+    assert "models here: " in chaski("show", "xyzzy").stderr
+
+
+def test_no_other_model_gets_the_name_of_the_guide(root: Path, tiny_llama: Path, tmp_path: Path) -> None:
+    put_by_hand(root, f"{LIBRARY}/one/latest", {"model": tiny_llama.read_bytes()})
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text(f"FROM {tiny_llama}")
+    refusal = "is a part of chaski; choose another name for your model\n"
+    for name in ("guide", "GUIDE:latest", "registry.ollama.ai/library/guide"):
+        for command in (["cp", "one", name], ["create", name, "-f", str(modelfile)], ["pull", name]):
+            result = chaski(*command)
+            assert (result.exit_code, result.stderr) == (1, f"Error: '{name}' {refusal}")
+    assert not (root / "manifests" / LIBRARY / "guide").exists()
+    assert chaski("cp", "guide", "mine").exit_code == 0

@@ -80,7 +80,7 @@ def test_several_are_kept_in_order(store: Store, weights: Path, tmp_path: Path) 
     with pytest.raises(OptionError, match="FROM must name before it"):
         made(store, "FROM one.gguf", tmp_path, OTHER)
     made(store, f"FROM {weights}", tmp_path, ModelName.parse("plain"))
-    with pytest.raises(OptionError, match="model 'plain:latest' has no adapter"):
+    with pytest.raises(OptionError, match="model 'plain' has no adapter"):
         made(store, "FROM mine\nADAPTER plain", tmp_path, OTHER)
 
 

@@ -212,5 +212,5 @@ def test_a_missing_source_is_fetched(store: Store, weights: Path) -> None:
     events = list(create(store, MINE, Recipe(sources=[base]), fetch))
     assert events[0].status == "fetching"
     assert find_model("mine", store).path == find_model("base", store).path
-    with pytest.raises(ModelNotFoundError, match="model 'none:latest' not found"):
+    with pytest.raises(ModelNotFoundError, match="model 'none' not found"):
         list(create(store, MINE, Recipe(sources=[ModelName.parse("none")])))

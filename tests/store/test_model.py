@@ -141,8 +141,8 @@ def test_the_old_kind_of_template(store: Store) -> None:
         ({"model": b"", "messages": b"[5]"}, b"{}", StoreError, "not a list of roles and contents"),
         ({"model": b""}, b"?", StoreError, "the config of the model is no JSON"),
         ({"model": b""}, b'{"model_family":5}', StoreError, "values that are not texts"),
-        ({"model#1": b"1", "model#2": b"2"}, b"{}", UnsupportedError, "three:latest has 2 weight files"),
-        ({"tensor": b"1"}, b"{}", UnsupportedError, "three:latest is not a GGUF model"),
+        ({"model#1": b"1", "model#2": b"2"}, b"{}", UnsupportedError, "three has 2 weight files"),
+        ({"tensor": b"1"}, b"{}", UnsupportedError, "three is not a GGUF model"),
         ({}, b'{"remote_host":"https://far.example"}', UnsupportedError, "runs on https://far.example"),
     ],
 )

@@ -116,5 +116,5 @@ def test_only_what_is_here_can_be_pushed(store: Store, registry: FakeRegistry) -
 
 
 def test_a_bundled_model_is_copied_first(store: Store) -> None:
-    with pytest.raises(OptionError, match="'guide:latest' is a part of chaski; copy it"):
+    with pytest.raises(OptionError, match="'guide' is a part of chaski; copy it"):
         list(push(store, ModelName.parse("guide"), LOCAL, PACE))

@@ -28,7 +28,7 @@ async def replace(http: HTTPRequest) -> Reply:
         if loaded.path == found.model.path and isinstance(loaded.worker, ClusterModel):
             return await progress(http, _steps(loaded.worker))
     raise ModelNotFoundError(
-        f"no replica of {found.name.short} is running; the next request for it starts new ones"
+        f"no replica of {found.name.shown} is running; the next request for it starts new ones"
     )
 
 

@@ -70,7 +70,7 @@ async def memory(http: HTTPRequest) -> Reply:
     found, info = await asyncio.to_thread(services.catalog.look_up, fields.text("model", "name"))
     if info.engine != NATIVE:
         raise UnsupportedError(
-            f"{info.engine} computes {found.name.short}, and reports its memory only after loading it"
+            f"{info.engine} computes {found.name.shown}, and reports its memory only after loading it"
         )
     context, parallel = fields.integer("num_ctx", None), fields.integer("parallel", None)
     if context is not None:
@@ -89,7 +89,7 @@ async def memory(http: HTTPRequest) -> Reply:
 async def copy(http: HTTPRequest) -> Reply:
     """Give a model a second name."""
     fields = Fields(http.body)
-    source, target = _name(fields.text("source")), _name(fields.text("destination"))
+    source, target = (_name(fields.text(each), each) for each in ("source", "destination"))
     try:
         await asyncio.to_thread(http.services.catalog.store.copy, source, target)
     except ModelNotFoundError:
@@ -193,10 +193,10 @@ def _access(fields: Fields, services: Services) -> Access:
     )
 
 
-def _name(label: str) -> ModelName:
+def _name(label: str, what: str = "name") -> ModelName:
     if not label:
         raise OptionError("model is required")
     try:
         return ModelName.parse(label)
     except OptionError:
-        raise OptionError(f'name "{label:.200}" is invalid') from None
+        raise OptionError(f'{what} "{label:.200}" is invalid') from None

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from starlette.responses import Response
 
+from chaski.names import without_defaults
 from chaski.server.http.problems import Problem
 from chaski.server.network.jsons import dump
 
@@ -64,7 +65,7 @@ def _ollama_error(problem: Problem) -> JsonObject:
 def openai_fault(problem: Problem) -> tuple[str | None, str]:
     """Return OpenAI's code of a problem, or None if it has none, and the message."""
     if problem.excess is None:
-        return None, problem.message
+        return None, without_defaults(problem.message)
     length, limit = problem.excess
     message = (
         f"This model's maximum context length is {limit} tokens, but the prompt has {length}. "
@@ -81,7 +82,7 @@ def _openai_error(problem: Problem) -> JsonObject:
 
 def _anthropic_error(problem: Problem) -> JsonObject:
     kind = _ANTHROPIC_KINDS.get(problem.status, "api_error")
-    said: dict[str, Any] = {"type": kind, "message": problem.message}
+    said: dict[str, Any] = {"type": kind, "message": without_defaults(problem.message)}
     if problem.excess is not None and problem.excess[1]:
         length, limit = problem.excess
         said["message"] = f"prompt is too long: {length} tokens > {limit} maximum"

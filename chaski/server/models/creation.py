@@ -64,7 +64,7 @@ async def create_model(
             raise_failure(step)
             yield _progress(step)
         if status := await process.wait():
-            raise WorkerError(f"the process that creates {name.short} ended {reason(status)}")
+            raise WorkerError(f"the process that creates {name.shown} ended {reason(status)}")
     finally:
         await _end(process)
 
@@ -101,7 +101,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(1)  # the server has died
     except Exception as error:
-        _write(failure(error, f"creating {name.short}"))
+        _write(failure(error, f"creating {name.shown}"))
 
 
 def _write(line: Mapping[str, str | int]) -> None:
