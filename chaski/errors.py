@@ -24,6 +24,7 @@ ChaskiError
 │   ├── CacheFullError        no free cells for the batch
 │   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
 ├── WorkerError               the process of a model died, or sent an invalid message
+│   └── ClosedError           the model was closed, and cannot be used any more
 ├── ClusterError              the machines of a cluster cannot be reached or used
 ├── ComputationError          the computation failed, for one request or for all running ones
 │   └── DeviceError           a GPU failed, and this process can no longer use it
@@ -47,6 +48,7 @@ __all__ = [
     "CacheError",
     "CacheFullError",
     "ChaskiError",
+    "ClosedError",
     "ClusterError",
     "ComputationError",
     "ContextLengthError",
@@ -192,6 +194,10 @@ class WorkerError(ChaskiError):
     """The process that computes a model ended or failed; a new one is started for the next request."""
 
 
+class ClosedError(WorkerError):
+    """The model was closed, in this process or in a worker, and cannot be used any more."""
+
+
 class ClusterError(ChaskiError):
     """The machines of a cluster cannot be reached or used; the message says which, and why."""
 
@@ -232,6 +238,11 @@ class ContextLengthError(OptionError):
         super().__init__(message)
         self.length = length
         self.limit = limit
+
+
+def closed() -> ClosedError:
+    """Return the error of every call of a closed model."""
+    return ClosedError("this model is closed; load it again to use it")
 
 
 def class_name(error: ChaskiError) -> str:

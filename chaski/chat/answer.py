@@ -11,6 +11,9 @@ from chaski.sample import Sampled
 
 __all__ = ["Answer", "collect"]
 
+# Characters of the text that `repr` shows.
+_SHOWN = 80
+
 
 class Answer(Struct, frozen=True):
     """A whole answer. `done` has all counts and times.
@@ -60,6 +63,14 @@ class Answer(Struct, frozen=True):
     def dropped_tokens(self) -> int:
         """Tokens that `truncate` took out of the prompt."""
         return self.done.dropped_tokens
+
+    def __repr__(self) -> str:
+        """Return the text, shortened, and how the answer ended."""
+        done = self.done
+        calls = "".join(f"{call.name}(), " for call in self.tool_calls)
+        speed = f", {done.generated_tokens / done.decode_seconds:.0f} tok/s" if done.decode_seconds else ""
+        text = self.text if len(self.text) <= _SHOWN else f"{self.text[: _SHOWN - 1]}…"
+        return f"<Answer {text!r}: {calls}{done.generated_tokens} tokens{speed}, {done.reason}>"
 
 
 def collect(events: Iterable[Event]) -> Answer:

@@ -7,7 +7,9 @@ from msgspec import Struct
 __all__ = ["Sendable"]
 
 
-class Sendable(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+class Sendable(
+    Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True, repr_omit_defaults=True
+):
     """A message between processes, encoded as the array of its class name and its fields.
 
     `chaski.runner.channels.worker.codec` lists the messages, and encodes and decodes them.

@@ -16,9 +16,17 @@ from chaski.chat.requests import Chat, Fill, Generate
 from chaski.errors import ChaskiError, OptionError
 from chaski.progress_bar import ProgressBar
 
-__all__ = ["ProgressOption", "Request", "each_time", "progress_of", "request_list", "suffix_list"]
+__all__ = [
+    "ProgressOption",
+    "Request",
+    "check_progress",
+    "each_time",
+    "progress_of",
+    "request_list",
+    "suffix_list",
+]
 
-ProgressOption: TypeAlias = bool | Callable[[float], None]
+ProgressOption: TypeAlias = bool | Callable[[float], None] | None
 """True for a bar on the standard error, or a function that is called with the done share, from 0 to 1."""
 
 
@@ -83,10 +91,19 @@ def each_time(requests: Sequence[Request], n: int, what: str) -> list[Request]:
     ]
 
 
+def check_progress(option: object) -> None:
+    """Raise OptionError for a value that is no `ProgressOption`."""
+    if not (option is None or isinstance(option, bool) or callable(option)):
+        raise OptionError(
+            f"progress is {option!r:.40}; it must be True for a bar, False, or a function of the done share"
+        )
+
+
 @contextmanager
 def progress_of(option: ProgressOption, label: str) -> Iterator[Callable[[float], None]]:
-    """The function to call with the done share."""
-    if not isinstance(option, bool):
+    """The function to call with the done share. Raises OptionError for another value."""
+    check_progress(option)
+    if callable(option):
         yield option
         return
     bar = ProgressBar(label)

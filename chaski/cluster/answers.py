@@ -12,7 +12,7 @@ from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
 from chaski.chat.requests import Chat
 from chaski.cluster.replica_set import Place, ReplicaSet
 from chaski.cluster.resuming import Delivered, continued, repeatable
-from chaski.errors import ChaskiError, WorkerError
+from chaski.errors import ChaskiError, WorkerError, closed
 from chaski.runner.channels.messages import (
     Answerable,
     CallHandle,
@@ -68,7 +68,7 @@ class _Routed(Generic[C]):
     def _wait(self) -> None:
         """Begin again later, or end the call if no replica can be expected."""
         if self._replicas.is_closed:
-            self._end(WorkerError("the model was closed before it could answer"))
+            self._end(closed())
         elif self._replicas.problem is not None:
             problem = self._replicas.problem
             self._end(type(problem)(str(problem)))

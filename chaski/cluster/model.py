@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from chaski.cluster.answers import RoutedAnswer, RoutedCall
 from chaski.cluster.replica_set import Replacement, ReplicaSet, ReplicaState
-from chaski.errors import UnsupportedError
+from chaski.errors import UnsupportedError, closed
 from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
 from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.runner.channels.blocking import ChannelMethods
@@ -64,10 +64,12 @@ class ClusterModel(ChannelMethods):
         return AsyncModel(self)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
-        """Start to answer a call, see `Channel`. Raises OptionError for values that cannot be sent.
+        """Start to answer a call, see `Channel`. Raises OptionError for values that cannot be sent, and
+        ClosedError after `close`.
 
         Raises UnsupportedError for calls about the state of one engine.
         """
+        self.check_open()
         match call:
             case LookLive():
                 return _LookEverywhere(self._replicas, put)
@@ -83,8 +85,13 @@ class ClusterModel(ChannelMethods):
         routed.begin()
         return routed
 
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`."""
+        if self._replicas.is_closed:
+            raise closed()
+
     def close(self) -> None:
-        """End all replicas; requests that they were answering fail with WorkerError."""
+        """End all replicas; requests that they were answering fail with ClosedError."""
         self._replicas.close()
 
 

@@ -86,6 +86,10 @@ class Replica:
 
         return self._worker.start(call, put if self._group is None else put_unless_lost)
 
+    def check_open(self) -> None:
+        """Raise ClosedError if the worker is closed."""
+        self._worker.check_open()
+
     def check_health(self) -> None:
         """Raise if the worker cannot be restarted, so that Ray Serve replaces this replica."""
         self._worker.info()

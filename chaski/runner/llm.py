@@ -26,11 +26,12 @@ from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.output_sequences import embeddings, vectors_or_scores
 from chaski.runner.generation.sequence_builder import LoadedModel, SequenceBuilder
-from chaski.runner.methods import BlockingMethods, EventStream
+from chaski.runner.methods import BlockingMethods
 from chaski.runner.results import answers_of, events_of, outputs_of
 from chaski.runner.speculation.draft_resources import DraftResources
 from chaski.runner.states.keeping import answered_state
 from chaski.runner.states.state_calls import SavedState, StateCall
+from chaski.runner.streams import EventStream
 from chaski.same_bits import UsualFloats
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ __all__ = ["LLM", "Answer"]
 class LLM(BlockingMethods):
     """A model in memory. Made by `chaski.load`; use it as a context manager or call `close`.
 
-    Safe to use from several threads: their requests are computed together, `parallel` at a time.
+    Safe to use from several threads: their requests are computed together, `parallel` at a time. After
+    `close`, every call raises ClosedError.
     """
 
     def __init__(
@@ -78,16 +80,19 @@ class LLM(BlockingMethods):
     @property
     def tokenizer(self) -> Tokenizer:
         """The file's tokenizer."""
+        self.check_open()
         return self.prompts.tokenizer
 
     @property
     def chat_template(self) -> str | None:
         """The chat template, in Jinja or Go's template language; None if the model has none."""
+        self.check_open()
         return self.prompts.chat_template
 
     @property
     def capabilities(self) -> tuple[str, ...]:
         """Ollama's words for what conversations with it may have: tools, thinking, insert."""
+        self.check_open()
         return self.prompts.capabilities
 
     @property
@@ -107,6 +112,7 @@ class LLM(BlockingMethods):
 
         `prompt`, `images` and `adapter` are as for `generate`; a row of an image is a token.
         """
+        self.check_open()
         choices, most = adapter_choices(adapter), self.engine.max_outputs
         sequences = self.prompts.outputs(prompt, images, choices, max_outputs=most)
         found = outputs_of(self.engine, sequences)
@@ -122,7 +128,7 @@ class LLM(BlockingMethods):
         from chaski.runner.channels.asynchronous import AsyncModel
         from chaski.runner.channels.engine_channel import EngineChannel
 
-        self.engine.check_fork()
+        self.engine.check_usable()
         with self._opening:
             if self._service is None:
                 self._service = EngineChannel(self)
@@ -130,6 +136,7 @@ class LLM(BlockingMethods):
 
     def memory(self) -> Memory:
         """The bytes that the model, its adapters and its draft model hold, on each device and in all."""
+        self.check_open()
         own = self._backend.memory()
         if self.adapter_set is not None:
             held = self.adapter_set.held_bytes.items()
@@ -139,15 +146,19 @@ class LLM(BlockingMethods):
     def wait_loaded(self) -> None:
         """Wait until all weights are in the memory that kernels read fastest; the first answer does not wait.
 
-        Raises ModelError where the model's file cannot be read any more, and ForkError.
+        Raises ModelError where the model's file cannot be read any more, ClosedError and ForkError.
         """
-        self.engine.check_fork()
+        self.engine.check_usable()
         self._backend.wait_loaded()
         if self._draft is not None:
             self._draft.wait_loaded()
 
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`."""
+        self.engine.check_open()
+
     def close(self) -> None:
-        """Release memory and threads. The model must not be used any more.
+        """Release memory and threads. Running and later calls raise ClosedError; closing again does nothing.
 
         In a fork of the process that loaded it nothing is released before that process ends.
         """
@@ -158,9 +169,9 @@ class LLM(BlockingMethods):
         self.closing.close()
 
     def __repr__(self) -> str:
-        if not self._file.metadata:
-            return "<LLM closed>"
         name = self.defaults.name or self.path.name
+        if self.engine.is_closed:
+            return f"<LLM {name}: closed>"
         memory = self.memory()
         size = f"{memory.total / 1e9:.2f} GB"
         if len(memory.devices) > 1:
@@ -170,10 +181,12 @@ class LLM(BlockingMethods):
 
     def _stream(self, request: Request) -> EventStream:
         """Prepare an answer now, and compute it when its events are read."""
-        return events_of(self.engine, *self._begun(request))
+        self.check_open()
+        return EventStream(events_of(self.engine, *self._begun(request)), self.check_open)
 
     def _answers(self, requests: Items[Request], progress: ProgressOption) -> list[Answer]:
         """Prepare all answers before anything is computed."""
+        self.check_open()
         begun = []
         for request in requests:
             with request.naming():
@@ -189,12 +202,13 @@ class LLM(BlockingMethods):
 
     @UsualFloats()
     def _array(self, call: Embed | Rank) -> npt.NDArray[np.float32]:
+        self.check_open()
         sequences = [self.prompts.pooled(ids) for ids in self.prompts.vector_texts(call)]
         rows = np.concatenate(outputs_of(self.engine, sequences))
         return vectors_or_scores(call, embeddings(rows, isinstance(call, Embed) and call.normalize))
 
     def _adapters(self, call: AdapterCall) -> list[AdapterInfo]:
-        self.engine.check_fork()
+        self.engine.check_usable()
         return answered(self.adapter_set, call)
 
     def _state(self, call: StateCall) -> SavedState:
@@ -202,6 +216,7 @@ class LLM(BlockingMethods):
 
     @UsualFloats()
     def _tokens(self, call: Tokenize, images: Items[ImageSource]) -> list[int]:
+        self.check_open()
         if images:
             return self.prompts.tokens(call.text, images, call.add_special)
         return self.tokenizer.encode(call.text, call.add_special, call.parse_special)

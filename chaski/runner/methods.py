@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from chaski.chat.adapter_choices import AdapterOption
 from chaski.chat.answer import Answer, collect
 from chaski.chat.arguments import token_ids as checked_ids
 from chaski.chat.beams import require_whole
-from chaski.chat.events import Event
 from chaski.chat.formats import Message
 from chaski.chat.images import ImageSource
 from chaski.chat.options import GenerateOptions, parse_options
@@ -41,8 +40,9 @@ from chaski.runner.adapters.adapter_calls import AdapterCall, ListAdapters, Load
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.channels.messages import Detokenize, Tokenize
 from chaski.runner.states.state_calls import LoadState, SavedState, SaveState, StateCall
+from chaski.runner.streams import EventStream
 
-__all__ = ["BlockingMethods", "EventStream", "ModelMethods"]
+__all__ = ["BlockingMethods", "ModelMethods"]
 
 AnswerT = TypeVar("AnswerT")
 EventsT = TypeVar("EventsT")
@@ -53,12 +53,6 @@ TextT = TypeVar("TextT")
 RankingT = TypeVar("RankingT")
 AdaptersT = TypeVar("AdaptersT")
 StateT = TypeVar("StateT")
-
-EventStream: TypeAlias = Generator[Event, None, None]
-"""`Text` as it is made, for conversations also `Thinking` and `ToolCall`, and finally one `Done`.
-
-Closing it ends the answer.
-"""
 
 
 class ModelMethods(
@@ -339,10 +333,15 @@ class BlockingMethods(
     """
 
     @abstractmethod
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Release the model's memory. The model must not be used any more."""
+        """Release the model's memory. Running and later calls raise ClosedError."""
 
     def __enter__(self) -> Self:
+        self.check_open()
         return self
 
     def __exit__(

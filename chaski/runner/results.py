@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from collections.abc import Sequence as Items
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +17,13 @@ from chaski.errors import ChaskiError
 from chaski.runner.engine.engine import Engine
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.engine.sequence import Sequence
-from chaski.runner.methods import EventStream
 
 __all__ = ["answers_of", "events_of", "outputs_of"]
 
+_Events: TypeAlias = Generator[Event, None, None]
 
-def events_of(engine: Engine, sequence: Sequence, parser: AnswerParser | None = None) -> EventStream:
+
+def events_of(engine: Engine, sequence: Sequence, parser: AnswerParser | None = None) -> _Events:
     """The events of one answer as they come. Raises the error that ends it."""
     try:
         engine.submit(sequence)
@@ -71,7 +74,7 @@ def outputs_of(engine: Engine, sequences: Items[Sequence]) -> list[npt.NDArray[n
     return [event.rows for event in events if isinstance(event, Outputs)]
 
 
-def _until_done(engine: Engine, sequence: Sequence, parser: AnswerParser | None) -> EventStream:
+def _until_done(engine: Engine, sequence: Sequence, parser: AnswerParser | None) -> _Events:
     while True:
         event = _next(engine, sequence)
         assert not isinstance(event, Outputs)

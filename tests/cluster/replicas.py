@@ -47,6 +47,9 @@ class Replica:
         self.asked.append(call)
         return self._channel.start(call, lambda reply: None if self.is_silent else put(reply))
 
+    def check_open(self) -> None:
+        self._channel.check_open()
+
     def kill(self) -> None:
         """Break all connections at once, like the death of the process."""
         self.break_links()

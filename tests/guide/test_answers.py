@@ -70,7 +70,8 @@ def test_the_encoder_is_closed_with_the_model(path: Path, monkeypatch: pytest.Mo
     with chaski.load(path, threads=1) as model:
         model.chat(asked(next(iter(ANSWER_OF))))
     assert closed[0] is model
-    assert [repr(each) for each in closed] == ["<LLM closed>"] * 2
+    assert len(closed) == 2
+    assert all(repr(each).endswith(": closed>") for each in closed)
 
 
 def test_who_does_not_want_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,4 +84,4 @@ def test_how_a_model_shows_itself(model: chaski.LLM, tmp_path: Path) -> None:
     assert repr(model) == "<LLM tiny.gguf: context 256, parallel 3, 0.00 GB>"
     with chaski.load("guide", threads=1, context=128) as guide:
         assert repr(guide).startswith("<LLM guide:latest: context 128, parallel 1, 0.0")
-    assert repr(guide) == "<LLM closed>"
+    assert repr(guide) == "<LLM guide:latest: closed>"

@@ -133,6 +133,8 @@ class FakeWorker:
     def close(self) -> None:
         self.is_running = False
 
+    def check_open(self) -> None: ...
+
     def start(self, call: ModelCall, put: ReplyCallback) -> _Handle:
         if not isinstance(call, Generate | Chat | Fill):  # these are recorded when their prompt is made
             self.script.asked.append(call)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from collections.abc import Sequence as Items
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,11 +44,9 @@ from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import vectors_or_scores
 from chaski.runner.methods import ModelMethods
 from chaski.runner.states.state_calls import EraseSlot, SavedState, SaveSlot, SaveState, StateCall
+from chaski.runner.streams import AsyncEventStream
 
-__all__ = ["AsyncEventStream", "AsyncModel"]
-
-AsyncEventStream: TypeAlias = AsyncGenerator[Event, None]
-"""`Text` as it is made, and finally one `Done`. Closing it, or cancelling its task, ends the answer."""
+__all__ = ["AsyncModel"]
 
 R = TypeVar("R", bound=ModelReply)
 T = TypeVar("T")
@@ -73,12 +71,16 @@ class AsyncModel(
 
     Arguments are checked when a method is called; the result is awaited, or iterated with `async for`.
 
-    Cancelling a task or closing a stream frees its slot within one batch.
+    Cancelling a task or closing a stream frees its slot within one batch. Every call of a closed model raises
+    ClosedError.
     """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._mail: _Mail | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsyncModel of {self._channel!r}>"
 
     async def info(self, wait_loaded: bool = False) -> Info:
         """Return the description of the model. A worker that has not loaded the model yet loads it first.
@@ -130,7 +132,7 @@ class AsyncModel(
         """
         return await self._state(EraseSlot(slot, cache_salt))
 
-    async def events(self, call: Answerable) -> AsyncEventStream:
+    async def events(self, call: Answerable) -> AsyncGenerator[Event, None]:
         """Yield all events of the answer to a request, not only its text."""
         with self._replies(call) as replies:
             while True:
@@ -144,7 +146,7 @@ class AsyncModel(
         return collect([event async for event in self._stream(request)])
 
     def _stream(self, request: Request) -> AsyncEventStream:
-        return self.events(sendable(request.call, request.images))
+        return AsyncEventStream(self.events(sendable(request.call, request.images)), self._channel.check_open)
 
     async def _answers(self, requests: Items[Request], progress: ProgressOption) -> list[Answer]:
         replies = ManyReplies(requests)

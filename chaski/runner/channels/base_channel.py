@@ -15,7 +15,6 @@ from chaski.chat.events import Event
 from chaski.chat.prompts import Prepared
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
 from chaski.errors import OptionError
-from chaski.forks import ForkGuard
 from chaski.runner.adapters.adapter_calls import (
     AdapterCall,
     Adapters,
@@ -43,6 +42,7 @@ from chaski.runner.channels.messages import (
 from chaski.runner.engine.live import LiveSequences
 from chaski.runner.prefix.block_calls import Blocks, ListBlocks, NameBlocks
 from chaski.runner.states.state_calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
+from chaski.runner.use_guard import UseGuard
 
 __all__ = ["ActiveCall", "BaseChannel"]
 
@@ -103,14 +103,28 @@ class BaseChannel(ABC, Generic[T]):
     def __init__(self, flush: Callable[[], None], new_task: Callable[[ReplyCallback], T]) -> None:
         self._flush = flush
         self._new_task = new_task
-        self._fork_guard = ForkGuard("the model")
+        self._guard = UseGuard("the model")
 
     def start(self, call: ModelCall, put: ReplyCallback) -> T:
-        """Start answering a call. Raises ForkError in a forked process, which lacks the threads."""
-        self._fork_guard.check()
+        """Start answering a call. Raises ClosedError after `close`, and ForkError in a forked process, which
+        lacks the threads.
+        """
+        self._guard.check()
         task = self._new_task(put)
-        self._threads(call).submit(self._handle, call, task)
+        try:
+            self._threads(call).submit(self._handle, call, task)
+        except RuntimeError:  # `close` has just ended the threads
+            self._guard.check()
+            raise
         return task
+
+    def check_open(self) -> None:
+        """Raise the errors of `start`."""
+        self._guard.check()
+
+    def close(self) -> None:
+        """Refuse all calls from now on."""
+        self._guard.close()
 
     def _handle(self, call: ModelCall, task: T) -> None:
         try:

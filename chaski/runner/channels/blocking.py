@@ -34,8 +34,9 @@ from chaski.runner.channels.messages import (
 from chaski.runner.channels.replies import ManyReplies, checked, numbered, with_images
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.generation.output_sequences import vectors_or_scores
-from chaski.runner.methods import BlockingMethods, EventStream
+from chaski.runner.methods import BlockingMethods
 from chaski.runner.states.state_calls import SavedState, StateCall
+from chaski.runner.streams import EventStream
 
 __all__ = ["ChannelMethods"]
 
@@ -50,7 +51,7 @@ class ChannelMethods(BlockingMethods):
         """Start answering a call, as a `Channel` does."""
 
     def _stream(self, request: Request) -> EventStream:
-        return self._events(sendable(request.call, request.images))
+        return EventStream(self._events(sendable(request.call, request.images)), self.check_open)
 
     def _answers(self, requests: Items[Request], progress: ProgressOption) -> list[Answer]:
         replies = ManyReplies(requests)

@@ -75,10 +75,14 @@ class EngineChannel(BaseChannel[ActiveCall]):
         self._state_thread = ThreadPoolExecutor(1, "chaski-states", initializer=usual)
 
     def close(self) -> None:
-        """End the threads; unanswered calls end with an error."""
+        """End the threads; unanswered calls end with ClosedError."""
+        super().close()
         self._driver.close()
         self._thread.shutdown()
         self._state_thread.shutdown()
+
+    def __repr__(self) -> str:
+        return repr(self._model)
 
     def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
         is_about_state = isinstance(call, SaveState | LoadState | SaveSlot | EraseSlot)

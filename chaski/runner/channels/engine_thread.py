@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from chaski.chat.events import Partial
-from chaski.errors import ChaskiError
+from chaski.errors import closed
 from chaski.forks import ForkGuard
 from chaski.runner.channels.base_channel import ActiveCall
 from chaski.runner.channels.messages import ReplyCallback
@@ -50,10 +50,10 @@ class EngineThread:
             self._followed.append((sequence, task, put))
             self._changed.notify()
         if self._is_closed:
-            self._fail(_closed())
+            self._fail(closed())
 
     def close(self) -> None:
-        """End the thread after its current batch; unfinished sequences end with an error.
+        """End the thread after its current batch; unfinished sequences end with ClosedError.
 
         A forked process lacks the thread, so there is nothing to end.
         """
@@ -64,7 +64,7 @@ class EngineThread:
             self._is_closed = True
             self._changed.notify()
         self._thread.join()
-        self._fail(_closed())
+        self._fail(closed())
 
     def _run(self) -> None:
         while self._has_work():
@@ -123,7 +123,3 @@ def _put_all(sequence: Sequence, put: ReplyCallback) -> bool:
         if not isinstance(event, Partial):
             return False
     return True
-
-
-def _closed() -> ChaskiError:
-    return ChaskiError("the model was closed before it could answer")

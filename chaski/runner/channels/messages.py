@@ -158,4 +158,7 @@ class Channel(Protocol):
     """The connection to a model. Callable from any thread; its methods never block."""
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
-        """Start answering a call."""
+        """Start answering a call. Raises the errors of `check_open`."""
+
+    def check_open(self) -> None:
+        """Raise ClosedError if the model is closed."""

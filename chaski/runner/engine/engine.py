@@ -15,7 +15,6 @@ from contextlib import suppress
 from time import perf_counter
 
 from chaski.errors import OptionError
-from chaski.forks import ForkGuard
 from chaski.kvcache import Cache
 from chaski.model.program import Program
 from chaski.runner.engine.ahead import Ahead
@@ -33,6 +32,7 @@ from chaski.runner.prefix.prefix_cache import PrefixCache
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.runner.speculation.speculator import Draft
+from chaski.runner.use_guard import UseGuard
 from chaski.same_bits import UsualFloats
 
 __all__ = ["Engine"]
@@ -67,7 +67,7 @@ class Engine:
         self._cache = cache
         self._prefix_cache = PrefixCache(cache, parallel, policy, tiers)
         self._exclusive = Exclusive()
-        self._fork_guard = ForkGuard("the model")
+        self._guard = UseGuard("the model")
         self._isolation = Isolation()
         sequences = SequenceQueue(self._prefix_cache, self._isolation)
         in_flight = InFlight(program, self._prefix_cache, self._isolation, images)
@@ -100,9 +100,9 @@ class Engine:
         """Queue a sequence. It advances whenever any caller is in `wait`.
 
         Raises OptionError for a group with more tokens or outputs than fit into a batch, and for more members
-        than slots; ForkError in a forked process.
+        than slots; ClosedError after `close`, and ForkError in a forked process.
         """
-        self.check_fork()
+        self.check_usable()
         sequence.require_slots(self.parallel)
         for group in sequence.groups:
             if len(group) > self._program.max_tokens:
@@ -119,19 +119,22 @@ class Engine:
         self._sequences.waiting.append(sequence)
 
     def wait(self, sequence: Sequence) -> None:
-        """Compute until `sequence` has events. After a failure, the last event is an error."""
+        """Compute until `sequence` has events. After a failure, the last event is an error.
+
+        Raises ClosedError, also if another thread closes the engine meanwhile, and ForkError.
+        """
         self.wait_until(lambda: bool(sequence.events))
 
     def wait_until(self, is_ready: Callable[[], bool]) -> None:
         """Compute until `is_ready()` is True. The caller needs an unfinished sequence until then."""
-        self._fork_guard.check()
+        self._guard.check()
         with UsualFloats():
             while not is_ready():
                 self._exclusive.run(self._step_unless, is_ready)
 
     def between_batches(self, work: Callable[[], None]) -> None:
         """Call `work` between two batches, while nothing is computed."""
-        self._fork_guard.check()
+        self._guard.check()
         with UsualFloats():
             self._exclusive.run(self._work, work)
 
@@ -140,8 +143,8 @@ class Engine:
         return self._sequences.live(_MOST_SHOWN)
 
     def close(self) -> None:
-        """Wait for the batches in flight. Nothing may be submitted afterwards."""
-        self._exclusive.run(self._program.wait)
+        """Wait for the batches in flight. Every later use raises ClosedError, also in other threads."""
+        self._exclusive.run(self._close)
         if self.tiers is not None:
             self.tiers.close()
 
@@ -163,17 +166,32 @@ class Engine:
     @property
     def is_forked(self) -> bool:
         """True if this process is a fork of the one that loaded the model, and therefore cannot compute."""
-        return self._fork_guard.is_forked
+        return self._guard.is_forked
 
-    def check_fork(self) -> None:
-        """Raise ForkError in a forked process."""
-        self._fork_guard.check()
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return self._guard.is_closed
+
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`."""
+        self._guard.check_open()
+
+    def check_usable(self) -> None:
+        """Raise ClosedError after `close`, and ForkError in a forked process."""
+        self._guard.check()
+
+    def _close(self) -> None:
+        self._guard.close()
+        self._program.wait()
 
     def _step_unless(self, is_ready: Callable[[], bool]) -> None:
+        self._guard.check()
         if not is_ready():
             self._step()
 
     def _work(self, work: Callable[[], None]) -> None:
+        self._guard.check()
         try:
             self._program.wait()
         except Exception as error:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from chaski.chat.defaults import Defaults, stored_adapters
+from chaski.chat.several import ProgressOption, check_progress, progress_of
 from chaski.env import Environment
 from chaski.errors import ChaskiError, OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -79,7 +80,7 @@ def load(
     num_gpu: int | None = None,
     main_gpu: int | None = None,
     tensor_split: Sequence[float] | None = None,
-    progress: ProgressCallback = lambda share: None,
+    progress: ProgressOption = False,
 ) -> LLM:
     """Load a model: one of the store or a bundled one by name, a GGUF file, or one that is open already.
 
@@ -110,7 +111,7 @@ def load(
                   default
     tensor_split  how much of the model each GPU takes; as much as its free memory allows by default
     engine        native, or None for the one that has the architecture; llama.cpp computes in workers only
-    progress      called with the loaded share, from 0 to 1
+    progress      True draws a bar, also of a pull; a function is called with the loaded share, from 0 to 1
 
     Options that are not given come from the model's own parameters, then from the environment, see
     `chaski.env`. All memory is reserved here. Raises ModelNotFoundError, StoreError, GGUFError,
@@ -119,7 +120,9 @@ def load(
     from chaski.text.tokenizer import check_tokenizer
 
     started = perf_counter()
-    opened = model if isinstance(model, OpenedModel) else OpenedModel.of(find_or_pull(model))
+    check_progress(progress)
+    found = model if isinstance(model, OpenedModel) else find_or_pull(model, progress is True)
+    opened = found if isinstance(found, OpenedModel) else OpenedModel.of(found)
     _require_native(opened, check_engine(engine) or opened.defaults.engine, projector)
     check_tokenizer(opened.file)
     asked = PartOptions(
@@ -141,9 +144,10 @@ def load(
             f"{opened.file.path}: adapters of a model that makes vectors are not supported"
         )
     files = stored_adapters(opened.found) | adapter_files(adapters)
-    return load_parts(
-        parts, opened.defaults, backend, prompt_cache, progress, started, files, opened.tokenizer
-    )
+    with progress_of(progress, f"loading {opened.defaults.name or opened.file.path.name}") as tell:
+        return load_parts(
+            parts, opened.defaults, backend, prompt_cache, tell, started, files, opened.tokenizer
+        )
 
 
 @_naming_limits()

@@ -46,15 +46,18 @@ def pull(model: str, *, insecure: bool = False, progress: ProgressOption = False
             tell(share)
 
 
-def find_or_pull(model: str | os.PathLike[str]) -> StoredModel:
-    """Find a model by name or path; a name of Hugging Face's registry is pulled where it is not here."""
+def find_or_pull(model: str | os.PathLike[str], progress: bool = False) -> StoredModel:
+    """Find a model by name or path; a name of Hugging Face's registry is pulled where it is not here.
+
+    `progress` draws a bar of the pull.
+    """
     try:
         return find_model(model)
     except ModelNotFoundError:
         if not isinstance(model, str) or not model.lower().startswith(_LOADABLE):
             raise
     _log.warning("%s is not in the store yet, and is pulled", model)
-    pull(model)
+    pull(model, progress=progress)
     return find_model(model)
 
 

@@ -33,7 +33,7 @@ def answered_state(engine: Engine, prompts: SequenceBuilder, call: StateCall) ->
     or cannot be kept, FormatError for a damaged file, OptionError for a slot that does not exist or is empty,
     BusyError for erasing a slot in use, and what `prompts` raises.
     """
-    engine.check_fork()
+    engine.check_usable()
     if engine.tiers is None:
         raise UnsupportedError(
             "states are kept by the prefix cache, which is off for this model: CHASKI_PREFIX_CACHE and the "

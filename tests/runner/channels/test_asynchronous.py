@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import chaski
-from chaski.errors import ChaskiError, OptionError, UnsupportedError, WorkerError
+from chaski.errors import ChaskiError, ClosedError, OptionError, UnsupportedError
 from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.runner.channels.worker.client import Worker
 
@@ -219,5 +219,5 @@ def test_closing_ends_what_is_not_answered(where: str, endless: dict[str, Any]) 
             async for _ in events:
                 pass
 
-    with pytest.raises(WorkerError if where == "worker" else ChaskiError, match="was closed"):
+    with pytest.raises(ClosedError, match="this model is closed"):
         run(close_while_reading())

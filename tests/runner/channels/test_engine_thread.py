@@ -136,4 +136,4 @@ def test_what_is_followed_after_the_end_fails(bench: Bench) -> None:
     _, _, after = bench.follow()
     for reader in (before, after):
         assert isinstance(reader.wait(), ChaskiError)
-        assert "was closed" in str(reader.replies[-1])
+        assert "is closed" in str(reader.replies[-1])

@@ -43,7 +43,7 @@ class Way:
                 found = getattr(self.model, name)(*arguments, **options)
                 if inspect.isawaitable(found):
                     return await found
-                return [event async for event in found] if inspect.isasyncgen(found) else found
+                return [event async for event in found] if hasattr(found, "__aiter__") else found
 
             return asyncio.run(asyncio.wait_for(waiting(), 60))
 

@@ -51,7 +51,7 @@ def test_only_names_of_hugging_face_are_pulled_when_they_are_loaded(
 ) -> None:
     pulled: list[str] = []
 
-    def pull(name: str) -> None:
+    def pull(name: str, *, progress: bool) -> None:
         pulled.append(name)
         for _ in create(Store(models), ModelName.parse(name), Recipe(sources=[weights])):
             pass

@@ -119,6 +119,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
 
     def close(self) -> None:
         """Accept no more calls, and remove the socket from the file system."""
+        super().close()
         self._short.shutdown(wait=False, cancel_futures=True)
         self._answers.shutdown(wait=False, cancel_futures=True)
         self._server.close()

@@ -11,9 +11,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypedDict, Unpack
 
+from chaski.chat.several import ProgressOption, check_progress
 from chaski.errors import ChaskiError, OptionError, WorkerError
-from chaski.forks import ForkGuard
-from chaski.ml.backend import ProgressCallback
 from chaski.names import check_engine
 from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.channels.asynchronous import AsyncModel
@@ -22,6 +21,7 @@ from chaski.runner.channels.messages import CallHandle, Describe, Info, ModelCal
 from chaski.runner.channels.worker.codec import Load, encode_call, protocol
 from chaski.runner.channels.worker.open_calls import InFlight
 from chaski.runner.channels.worker.process import Process
+from chaski.runner.use_guard import UseGuard
 
 __all__ = ["LoadOptions", "Worker"]
 
@@ -55,15 +55,15 @@ class Worker(ChannelMethods):
 
     The first request or access to `info` starts the process. If the process dies, the requests that it was
     answering fail with WorkerError. The next request starts another process, which also answers the requests
-    that the old one had not read. Loading raises the errors of `chaski.load`. `progress` is called from
-    another thread with the loaded fraction.
+    that the old one had not read. Loading raises the errors of `chaski.load`. `progress=True` draws a bar; a
+    function is called from another thread with the loaded fraction.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str],
         *,
-        progress: ProgressCallback = lambda share: None,
+        progress: ProgressOption = False,
         **options: Unpack[LoadOptions],
     ) -> None:
         unknown = options.keys() - LoadOptions.__annotations__.keys()
@@ -71,6 +71,7 @@ class Worker(ChannelMethods):
             known = ", ".join(sorted(LoadOptions.__annotations__))
             raise OptionError(f"option {min(unknown)!r} is unknown; known: {known}")
         check_engine(options.get("engine"))
+        check_progress(progress)
         self._model = model if isinstance(model, str) else f"{Path(model).absolute()}"
         self._options: dict[str, Any] = dict(options)
         if "adapters" in options:
@@ -80,8 +81,7 @@ class Worker(ChannelMethods):
         self._process: Process | None = None
         self._starting = threading.Lock()
         self._patience = _Patience()
-        self._is_closed = False
-        self._fork_guard = ForkGuard(f"the worker of {self._model}")
+        self._guard = UseGuard(f"the worker of {self._model}")
         atexit.register(self.close)
 
     @property
@@ -105,30 +105,50 @@ class Worker(ChannelMethods):
 
     def asynchronous(self) -> AsyncModel:
         """Return the model for event loops: `async for event in worker.asynchronous().stream(prompt)`."""
+        self.check_open()
         return AsyncModel(self)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Send a call, to a new process if none runs; does not block (see `Channel`).
 
-        Raises OptionError for values that cannot be sent, WorkerError if no process can be started, and
-        ForkError in a forked process, because the worker only answers the process that started it.
+        Raises OptionError for values that cannot be sent, WorkerError if no process can be started, and the
+        errors of `check_open`.
         """
-        self._fork_guard.check()
+        self.check_open()
         return self._living_process().calls.start(encode_call(call), put)
 
+    def check_open(self) -> None:
+        """Raise ClosedError after `close`, and ForkError in a forked process, because the worker only answers
+        the process that started it.
+        """
+        self._guard.check()
+
     def close(self) -> None:
-        """End the process. Requests that it was answering and later ones fail with WorkerError.
+        """End the process. Requests that it was answering and later ones fail with ClosedError.
 
         In a forked process this has no effect on the worker.
         """
         atexit.unregister(self.close)
-        if self._fork_guard.is_forked:
+        if self._guard.is_forked:
             return
         with self._starting:
-            self._is_closed = True
+            self._guard.close()
             process = self._process
         if process is not None:
             process.close()
+
+    def __repr__(self) -> str:
+        process = self._process
+        if self._guard.is_closed:
+            state = "closed"
+        elif process is None or process.error is not None:
+            state = "not running; the next call loads the model"
+        elif process.info is None:
+            state = "loading"
+        else:
+            memory = process.info.memory.total / 1e9
+            state = f"context {process.info.context}, {memory:.2f} GB, process {process.pid}"
+        return f"<Worker {self._model}: {state}>"
 
     def _living_process(self) -> Process:
         with self._starting:
@@ -149,8 +169,7 @@ class Worker(ChannelMethods):
             ticket.cancel()
 
     def _next_process(self) -> Process:
-        if self._is_closed:
-            raise WorkerError(f"the worker of {self._model} is closed")
+        self._guard.check()
         self._patience.check(self._process)
         level = logging.getLogger("chaski").getEffectiveLevel()
         load = Load(self._model, self._options, level, protocol())

@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
 
 from chaski.chat.events import Text
+from chaski.chat.several import ProgressOption, progress_of
 from chaski.env import child_environment
-from chaski.errors import ChaskiError, WorkerError
-from chaski.ml.backend import ProgressCallback
+from chaski.errors import ChaskiError, WorkerError, closed
 from chaski.runner.channels.messages import Info
 from chaski.runner.channels.worker.codec import Failure, Load, LoadProgress, WireMessage, decode, encode
 from chaski.runner.channels.worker.link import Link
@@ -46,10 +47,11 @@ class Process:
     again  takes calls that a loaded process had not read when it ended, so that they did not cause its end
     """
 
-    def __init__(self, load: Load, folder: Path, progress: ProgressCallback, again: Again) -> None:
+    def __init__(self, load: Load, folder: Path, progress: ProgressOption, again: Again) -> None:
         self._name = load.model
         self._folder = folder
-        self._progress = progress
+        self._bar = ExitStack()
+        self._progress = self._bar.enter_context(progress_of(progress, f"loading {load.model}"))
         self._again = again
         self._is_closed = False
         self._popen: subprocess.Popen[bytes] | None = None
@@ -91,10 +93,11 @@ class Process:
         except Exception as found:
             _log.exception("worker of %s", self._name)
             error = WorkerError(f"the worker of {self._name} cannot be used: {found!r}")
+        self._bar.close()
         status = self._reap()
         can_go_on = error is None and self.info is not None and not self._is_closed
         self.ended_at = monotonic()
-        self.calls.end(error or WorkerError(self._obituary(status)), self._again if can_go_on else None)
+        self.calls.end(error or self._obituary(status), self._again if can_go_on else None)
         self._link.close()
 
     def _receive(self) -> None:
@@ -112,6 +115,7 @@ class Process:
             case Failure() if number == _LOADING:
                 raise message.error
             case Info() if number == _LOADING:
+                self._bar.close()
                 self.info = message
             case _:
                 self.calls.take(number, message)
@@ -127,20 +131,21 @@ class Process:
             self._popen.kill()
             return self._popen.wait()
 
-    def _obituary(self, status: int | None) -> str:
-        who = f"the worker of {self._name}"
+    def _obituary(self, status: int | None) -> WorkerError:
+        """Return the error of the calls that the process left open."""
         if self._is_closed:
-            return f"{who} was closed before it could answer"
+            return closed()
         assert self._popen is not None, "without a process there was another error"
         assert status is not None
-        who += f" (process {self._popen.pid})"
+        who = f"the worker of {self._name} (process {self._popen.pid})"
         lost = "its open answers are lost, and the next request starts a new process"
         if status >= 0:
-            return (
+            return WorkerError(
                 f"{who} ended with exit status {status}; {lost}; its log on the standard error may show why"
             )
         advice = _ADVICE.get(-status, "if that happens again, please report it with the log")
-        return f"{who} was ended by signal {-status} ({signal.strsignal(-status)}); {lost}; {advice}"
+        signal_name = f"signal {-status} ({signal.strsignal(-status)})"
+        return WorkerError(f"{who} was ended by {signal_name}; {lost}; {advice}")
 
 
 def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import chaski
-from chaski.errors import WorkerError
+from chaski.errors import ClosedError, WorkerError
 from chaski.runner.channels.messages import Tokenize
 from chaski.runner.channels.worker import process as process_module
 from chaski.runner.channels.worker.client import Worker
@@ -152,10 +152,10 @@ def test_closing(endless: dict[str, Any]) -> None:
     started = time.perf_counter()
     worker.close()
     assert time.perf_counter() - started < 1
-    with pytest.raises(WorkerError, match="the worker of guide was closed before it could answer"):
+    with pytest.raises(ClosedError, match="this model is closed"):
         for _ in events:
             pass
-    with pytest.raises(WorkerError, match="the worker of guide is closed"):
+    with pytest.raises(ClosedError, match="this model is closed"):
         worker.info()
     worker.close()
 
