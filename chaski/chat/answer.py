@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import Struct
 
@@ -63,6 +64,17 @@ class Answer(Struct, frozen=True):
     def dropped_tokens(self) -> int:
         """Tokens that `truncate` took out of the prompt."""
         return self.done.dropped_tokens
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to append to the conversation before the next question."""
+        found: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.thinking:
+            found["thinking"] = self.thinking
+        if self.tool_calls:
+            calls = ({"name": call.name, "arguments": call.arguments} for call in self.tool_calls)
+            found["tool_calls"] = [{"function": call} for call in calls]
+        return found
 
     def __repr__(self) -> str:
         """Return the text, shortened, and how the answer ended."""

@@ -8,12 +8,19 @@ from json import dumps
 from typing import Any
 
 from chaski.errors import OptionError
+from chaski.suggestions import Foreign, suggestion
 from chaski.text.parsers.json_text import load_json
 
-__all__ = ["check_roles", "message_list", "read_arguments", "string_list", "text_list", "token_ids"]
+__all__ = ["check_roles", "read_arguments", "string_list", "text_list", "token_ids"]
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
-_FORM = 'a list of messages such as {"role": "user", "content": "hello"}'
+_FOREIGN_ROLES = {
+    "human": (Foreign(("user",), "LangChain"),),
+    "ai": (Foreign(("assistant",), "LangChain"),),
+    "model": (Foreign(("assistant",), "Gemini's API"),),
+    "bot": (Foreign(("assistant",), "other programs"),),
+    "function": (Foreign(("tool",), "OpenAI's API"),),
+}
 
 
 def token_ids(
@@ -46,21 +53,6 @@ def string_list(texts: object, what: str) -> list[str]:
     raise OptionError(f"the {what} are {texts!r:.80}; they must be a list of texts, and at least one")
 
 
-def message_list(messages: object) -> list[Mapping[str, Any]]:
-    """Return a conversation; each message has a role, and a text or parts as content. Raises OptionError."""
-    if not isinstance(messages, Iterable) or isinstance(messages, str | bytes | Mapping):
-        raise OptionError(f"the conversation is {messages!r:.80}; it must be {_FORM}")
-    found = list(messages)
-    for number, message in enumerate(found):
-        if not isinstance(message, Mapping):
-            raise OptionError(f"message {number} is {message!r:.80}; it must be one of {_FORM}")
-        if not isinstance(message.get("role"), str):
-            raise OptionError(f"message {number} has no role; it must be one of {_FORM}")
-        if not isinstance(content := message.get("content"), str | list | tuple | None):
-            raise OptionError(f"the content of message {number} is {content!r:.80}; it must be a text")
-    return found
-
-
 def read_arguments(arguments: object, load: Callable[[str], Any] = load_json) -> Mapping[str, Any] | str:
     """Return the arguments of a call: a mapping, made of JSON where they are text.
 
@@ -86,6 +78,5 @@ def check_roles(messages: Iterable[Mapping[str, object]], knows_role: Callable[[
     for number, message in enumerate(messages):
         role = str(message["role"])
         if role not in _ROLES and not knows_role(role):
-            raise OptionError(
-                f"message {number} has the unknown role {role!r:.40}; known: {', '.join(_ROLES)}"
-            )
+            advice = suggestion(role, _ROLES, _FOREIGN_ROLES) or f"known: {', '.join(_ROLES)}"
+            raise OptionError(f"message {number} has the unknown role {role!r:.40}; {advice}")

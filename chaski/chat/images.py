@@ -21,6 +21,7 @@ __all__ = [
     "ImageSource",
     "RecentImages",
     "image_bytes",
+    "image_list",
     "placed_content",
     "with_image_parts",
     "with_numbered_images",
@@ -45,10 +46,23 @@ def image_bytes(image: ImageSource) -> bytes:
         return image
     if isinstance(image, Image):
         raise OptionError("a model in another process or thread takes images as files only")
+    if not isinstance(image, str | os.PathLike):
+        raise OptionError(f"an image is {image!r:.80}; it must be the bytes of an image file, or its path")
     try:
         return read_regular(Path(image))
     except OSError as error:
         raise OptionError(f"the image {os.fspath(image)!r} cannot be read: {error.strerror}") from None
+
+
+def image_list(images: object) -> list[ImageSource]:
+    """Return images as a list; a single one may come alone. Raises OptionError."""
+    if images is None:
+        return []
+    if isinstance(images, bytes | str | os.PathLike | Image):
+        return [images]
+    if not isinstance(images, Iterable) or isinstance(images, Mapping):
+        raise OptionError(f"the images are {images!r:.80}; they must be a list of bytes or paths")
+    return list(images)
 
 
 class ImageReader(Protocol):
@@ -89,8 +103,8 @@ class RecentImages:
         return image
 
 
-def placed_content(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the text of a message with images, and their places where its content is a list of parts.
+def placed_content(message: Mapping[str, Any], num_images: int) -> Mapping[str, Any]:
+    """Return the text of a message, and the places of its images, where its content is a list of parts.
 
     A part is `{"type": "text", "text": …}`, or `{"type": "image"}` for the next image. Raises OptionError.
     """
@@ -107,8 +121,15 @@ def placed_content(message: Mapping[str, Any]) -> Mapping[str, Any]:
         elif kind == "text" and isinstance(part.get("text"), str):
             text += part["text"]
         else:
-            raise OptionError(f"a part of a message with images is {part!r:.80}; it must be text or image")
-    return {"content": text, "image_places": places}
+            raise OptionError(
+                f'a part of its content is {part!r:.80}; it must be {{"type": "text", "text": "..."}} or '
+                '{"type": "image"}, whose image is in the field images'
+            )
+    if len(places) > num_images:
+        raise OptionError(
+            f"its content has {len(places)} parts of type image, but {num_images} images belong to it"
+        )
+    return {"content": text, "image_places": places} if num_images else {"content": text}
 
 
 def with_placed_images(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -8,13 +8,15 @@ from typing import Any
 from msgspec import field
 from msgspec.structs import replace
 
-from chaski.chat.arguments import message_list, string_list, text_list, token_ids
-from chaski.chat.images import ImageSource, image_bytes, placed_content
+from chaski.chat.arguments import string_list, text_list, token_ids
+from chaski.chat.images import ImageSource, image_bytes, image_list, placed_content
 from chaski.chat.marks import Mark
+from chaski.chat.messages import message_list, require_content, tool_list
 from chaski.chat.options import parse_options
 from chaski.chat.sendable import Sendable
 from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError
+from chaski.options import is_integer
 
 __all__ = [
     "Chat",
@@ -112,11 +114,15 @@ class Fill(Sendable, frozen=True):
 
 
 class Embed(Sendable, frozen=True):
-    """Make a vector of each text, or list of ids; the answer has a row for each."""
+    """Make a vector of each text, or list of ids; the answer has a row for each.
+
+    dimensions  number of first elements to keep; None and 0 keep all
+    """
 
     texts: tuple[str | tuple[int, ...], ...]
     truncate: bool = False
     normalize: bool = True
+    dimensions: int | None = None
 
 
 class Rank(Sendable, frozen=True):
@@ -152,8 +158,11 @@ def chat_request(
 
     Raises OptionError for an invalid conversation.
     """
-    turns, sources = detached(messages, images)
-    return Chat(tuple(turns), tuple(tools or ()), dict(options), think=think), sources
+    more = image_list(images)
+    turns = message_list(messages)
+    require_content(turns, bool(more))
+    turns, sources = detached(turns, more)
+    return Chat(tuple(turns), tool_list(tools), dict(options), think=think), sources
 
 
 def sendable(call: Generate | Chat | Fill, images: Sequence[ImageSource]) -> Generate | Chat | Fill:
@@ -166,7 +175,7 @@ def sendable(call: Generate | Chat | Fill, images: Sequence[ImageSource]) -> Gen
 
 
 def detached(
-    messages: Iterable[Mapping[str, Any]], images: Iterable[ImageSource] = ()
+    messages: Iterable[Mapping[str, Any]], images: ImageSource | Iterable[ImageSource] | None = ()
 ) -> tuple[list[Mapping[str, Any]], list[ImageSource]]:
     """Return the messages with numbers as `images`, and the images themselves in the order of the messages.
 
@@ -175,24 +184,35 @@ def detached(
     Raises OptionError for an invalid conversation.
     """
     turns = message_list(messages)
-    more = list(images)
+    more = image_list(images)
     if more and not turns:
         raise OptionError("images need a message that they belong to; the conversation is empty")
     found: list[Mapping[str, Any]] = []
     sources: list[ImageSource] = []
-    for number, message in enumerate(turns, start=1):
-        own = [*(message.get("images") or ()), *(more if number == len(turns) else ())]
+    for number, message in enumerate(turns):
+        own = [*image_list(message.get("images")), *(more if number == len(turns) - 1 else ())]
+        try:
+            placed = placed_content(message, len(own))
+        except OptionError as error:
+            raise OptionError(f"message {number}: {error}") from None
         indices = list(range(len(sources), len(sources) + len(own)))
-        found.append({**message, **placed_content(message), "images": indices} if own else message)
+        found.append({**message, **placed, **({"images": indices} if own else {})})
         sources += own
     return found, sources
 
 
-def embed_request(texts: str | Iterable[str | Iterable[int]], truncate: bool, normalize: bool) -> Embed:
-    """Return the request, for one text or for several."""
+def embed_request(
+    texts: str | Iterable[str | Iterable[int]],
+    truncate: bool,
+    normalize: bool,
+    dimensions: int | None = None,
+) -> Embed:
+    """Return the request, for one text or for several. Raises OptionError."""
+    if dimensions is not None and (not is_integer(dimensions) or dimensions < 0):
+        raise OptionError(f"dimensions is {dimensions!r:.40}; it must be a whole number from 0 on, or None")
     every = text_list(texts)
     prompts = (text if isinstance(text, str) else tuple(token_ids(text, "a text")) for text in every)
-    return Embed(tuple(prompts), truncate, normalize)
+    return Embed(tuple(prompts), truncate, normalize, dimensions)
 
 
 def rank_request(query: str, documents: Iterable[str], truncate: bool) -> Rank:

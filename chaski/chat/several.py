@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ __all__ = [
     "Request",
     "check_progress",
     "each_time",
+    "naming",
     "progress_of",
     "request_list",
     "suffix_list",
@@ -40,21 +41,22 @@ class Request(Struct, frozen=True):
     images: Sequence[ImageSource] = ()
     place: str = ""
 
-    @contextmanager
-    def naming(self) -> Iterator[None]:
+    def naming(self) -> AbstractContextManager[None]:
         """Name the place in errors that are raised within."""
-        try:
-            yield
-        except ChaskiError as error:
-            raise self.named(error) from None
+        return naming(self.place)
 
-    def named(self, error: ChaskiError) -> ChaskiError:
-        """Return an error that names the place. It is a copy: several readers may get the same error."""
-        if not self.place:
-            return error
-        named = copy(error)
-        named.args = (f"{self.place}: {error}", *error.args[1:])
-        return named
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Name a place in errors that are raised within; nothing for an empty one."""
+    try:
+        yield
+    except ChaskiError as error:
+        if not place:
+            raise
+        named = copy(error)  # several readers may get the same error
+        named.args = (f"{place}: {error}", *error.args[1:])
+        raise named from None
 
 
 def request_list(requests: object, what: str) -> list[Any]:

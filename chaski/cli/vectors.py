@@ -27,9 +27,8 @@ def vector(model: Model, text: str, dimensions: int | None, truncate: bool) -> s
     """Return the vector of a text as a JSON list. A text that is too long is truncated or rejected."""
     if isinstance(model, RemoteModel):
         return json.dumps(model.embed(text, dimensions, truncate))
-    from chaski.runner.generation.output_sequences import cut_vectors
     from chaski.runner.llm import LLM
 
     assert isinstance(model, LLM)
-    found: list[float] = cut_vectors(model.embed(text, truncate=truncate), dimensions)[0].tolist()
+    found: list[float] = model.embed(text, truncate=truncate, dimensions=dimensions)[0].tolist()
     return json.dumps(found)

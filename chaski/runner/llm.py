@@ -205,7 +205,7 @@ class LLM(BlockingMethods):
         self.check_open()
         sequences = [self.prompts.pooled(ids) for ids in self.prompts.vector_texts(call)]
         rows = np.concatenate(outputs_of(self.engine, sequences))
-        return vectors_or_scores(call, embeddings(rows, isinstance(call, Embed) and call.normalize))
+        return vectors_or_scores(call, embeddings(rows, call))
 
     def _adapters(self, call: AdapterCall) -> list[AdapterInfo]:
         self.engine.check_usable()

@@ -22,7 +22,8 @@ from chaski.chat.answer import Answer, collect
 from chaski.chat.arguments import token_ids as checked_ids
 from chaski.chat.beams import require_whole
 from chaski.chat.formats import Message
-from chaski.chat.images import ImageSource
+from chaski.chat.images import ImageSource, image_list
+from chaski.chat.messages import is_conversation
 from chaski.chat.options import GenerateOptions, parse_options
 from chaski.chat.ranking import Ranked, checked_count, ranked
 from chaski.chat.requests import (
@@ -34,11 +35,12 @@ from chaski.chat.requests import (
     rank_request,
     sendable,
 )
-from chaski.chat.several import ProgressOption, Request, each_time, request_list, suffix_list
+from chaski.chat.several import ProgressOption, Request, each_time, naming, request_list, suffix_list
 from chaski.errors import OptionError
 from chaski.runner.adapters.adapter_calls import AdapterCall, ListAdapters, LoadAdapter, UnloadAdapter
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.channels.messages import Detokenize, Tokenize
+from chaski.runner.keywords import answer_options, plain
 from chaski.runner.states.state_calls import LoadState, SavedState, SaveState, StateCall
 from chaski.runner.streams import EventStream
 
@@ -78,7 +80,8 @@ class ModelMethods(
         `truncate` is set, and UnsupportedError for images if the model does not see, and for a suffix if it
         cannot fill in.
         """
-        return self._answer(Request(generate_request(prompt, suffix, options), images))
+        request = generate_request(prompt, suffix, answer_options(options))
+        return self._answer(Request(request, image_list(images)))
 
     def stream(
         self,
@@ -89,8 +92,9 @@ class ModelMethods(
         **options: Unpack[GenerateOptions],
     ) -> EventsT:
         """`generate` in pieces, as they are made. Raises OptionError for a beam search, which has none."""
+        options = answer_options(options)
         require_whole(options)
-        return self._stream(Request(generate_request(prompt, suffix, options), images))
+        return self._stream(Request(generate_request(prompt, suffix, options), image_list(images)))
 
     def chat(
         self,
@@ -108,7 +112,7 @@ class ModelMethods(
         belong to the last message.
         `think` sets whether, or how much, the model thinks; models that can think do so by default.
         """
-        return self._answer(Request(*chat_request(messages, tools, options, think, images)))
+        return self._answer(Request(*chat_request(messages, tools, answer_options(options), think, images)))
 
     def stream_chat(
         self,
@@ -120,6 +124,7 @@ class ModelMethods(
         **options: Unpack[GenerateOptions],
     ) -> EventsT:
         """`chat` in pieces, as they are made: `Text`, `Thinking` and `ToolCall`. As for `stream`."""
+        options = answer_options(options)
         require_whole(options)
         return self._stream(Request(*chat_request(messages, tools, options, think, images)))
 
@@ -141,10 +146,14 @@ class ModelMethods(
         prompt, counted from 0, and ends the call: the other answers are not computed any further, and other
         calls continue.
         """
+        options = answer_options(options)
         parse_options(options)
         found = request_list(prompts, "prompts")
         pairs = zip(found, suffix_list(suffix, len(found)), strict=True)
-        asked = [Request(generate_request(prompt, behind, options)) for prompt, behind in pairs]
+        asked = []
+        for number, (prompt, behind) in enumerate(pairs):
+            with naming(f"prompt {number}"):
+                asked.append(Request(generate_request(prompt, behind, options)))
         return self._answers(each_time(asked, n, "prompt"), progress)
 
     def chat_many(
@@ -158,21 +167,31 @@ class ModelMethods(
         **options: Unpack[GenerateOptions],
     ) -> AnswersT:
         """Answer several conversations, as `generate_many` continues prompts; `think` is as for `chat`."""
+        options = answer_options(options)
         parse_options(options)
         found = request_list(conversations, "conversations")
-        asked = [Request(*chat_request(messages, tools, options, think)) for messages in found]
+        asked = []
+        for number, messages in enumerate(found):
+            with naming(f"conversation {number}"):
+                asked.append(Request(*chat_request(messages, tools, options, think)))
         return self._answers(each_time(asked, n, "conversation"), progress)
 
     def embed(
-        self, texts: str | Items[str | Items[int]], *, truncate: bool = False, normalize: bool = True
+        self,
+        texts: str | Items[str | Items[int]],
+        *,
+        truncate: bool = False,
+        normalize: bool = True,
+        dimensions: int | None = None,
     ) -> ArrayT:
         """One vector a text (or list of ids) -> (len(texts), size), of length 1 each with `normalize`.
 
         Texts are computed together, `parallel` at a time. `truncate` cuts off the end of a text that does not
-        fit into the context. Raises UnsupportedError for a model that makes text, and ModelError
-        for vectors that are not all finite numbers.
+        fit into the context. `dimensions` keeps that many first elements of each vector, whose length is then
+        made 1 again; some models are trained for that. Raises UnsupportedError for a model that makes text,
+        and ModelError for vectors that are not all finite numbers.
         """
-        return self._array(embed_request(texts, truncate, normalize))
+        return self._array(embed_request(texts, truncate, normalize, plain(dimensions)))
 
     def score(self, query: str, documents: Items[str], *, truncate: bool = False) -> ArrayT:
         """Relevance of each document to `query`, from 0 to 1 -> (len(documents),) float32.
@@ -189,7 +208,7 @@ class ModelMethods(
 
         Scores are those of `score`; documents that are equally good stay in their order.
         """
-        return self._ranking(rank_request(query, documents, truncate), checked_count(top_n))
+        return self._ranking(rank_request(query, documents, truncate), checked_count(plain(top_n)))
 
     def tokenize(
         self,
@@ -203,7 +222,7 @@ class ModelMethods(
         `parse_special` reads the spelling of control tokens as those tokens. `images` come as in `generate`;
         a row of image k is the id -1 - k, and such ids with their images are a prompt again.
         """
-        return self._tokens(Tokenize(text, add_special, parse_special), images)
+        return self._tokens(Tokenize(text, add_special, parse_special), image_list(images))
 
     def detokenize(self, token_ids: Iterable[int]) -> TextT:
         """The text of ids; control tokens are left out."""
@@ -257,13 +276,14 @@ class ModelMethods(
             options["no_store"] = no_store
         if adapter is not None:
             options["adapter"] = adapter
-        if not isinstance(prompt, str) and any(isinstance(each, Mapping) for each in prompt):
+        if is_conversation(prompt):
             messages = cast("Items[Message]", prompt)
             call = sendable(*chat_request(messages, tools, options, think, images))
         elif tools is not None or think is not None:
             raise OptionError("tools and think are for the messages of a conversation")
         else:
-            call = sendable(generate_request(cast("str | Items[int]", prompt), "", options), images)
+            request = generate_request(cast("str | Items[int]", prompt), "", options)
+            call = sendable(request, image_list(images))
         return self._state(SaveState(call, str(Path(path).absolute())))
 
     def load_state(self, path: str | os.PathLike[str], *, cache_salt: str = "") -> StateT:

@@ -98,5 +98,5 @@ def test_images_of_a_conversation_in_python_stand_among_parts_of_text() -> None:
     assert turns == [{"role": "user", "content": "see [img]", "images": [0, 1], "image_places": [4]}]
     assert sources == [b"1", b"2"]
     assert render(turns, PLAIN) == "([img-1]see [img-0][img])"
-    with pytest.raises(OptionError, match="must be text or image"):
+    with pytest.raises(OptionError, match="message 0: a part of its content is"):
         detached([{"role": "user", "content": [{"type": "video"}], "images": [b"1"]}])

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.chat.requests import Chat, Embed, Rank
-from chaski.errors import ModelError
+from chaski.errors import ChaskiError
 from chaski.ml.backend import Memory
 from chaski.runner.adapters.adapter_calls import AdapterCall, answered
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
@@ -97,7 +97,7 @@ class EngineChannel(BaseChannel[ActiveCall]):
     def _embed(self, call: Embed | Rank, task: ActiveCall) -> None:
         prompts = self._model.prompts
         texts = prompts.vector_texts(call)
-        rows = _Rows(texts, isinstance(call, Embed) and call.normalize, task)
+        rows = _Rows(texts, call, task)
         for index, ids in enumerate(texts):
             self._driver.follow(prompts.pooled(ids), task, partial(rows.put, index))
 
@@ -145,11 +145,11 @@ class EngineChannel(BaseChannel[ActiveCall]):
 class _Rows:
     """Collects the vectors of several texts into one reply. Used by one thread at a time."""
 
-    def __init__(self, texts: Sequence[Sequence[int]], normalize: bool, task: ActiveCall) -> None:
+    def __init__(self, texts: Sequence[Sequence[int]], call: Embed | Rank, task: ActiveCall) -> None:
         self._rows: dict[int, npt.NDArray[np.float32]] = {}
         self._count = len(texts)
         self._num_tokens = sum(map(len, texts))
-        self._normalize = normalize
+        self._call = call
         self._task = task
 
     def put(self, index: int, reply: ReplyOrError) -> None:
@@ -161,13 +161,13 @@ class _Rows:
         self._rows[index] = reply.rows
         if len(self._rows) == self._count:
             vectors = np.concatenate([self._rows[index] for index in range(self._count)])
-            self._task.put(_outputs(vectors, self._num_tokens, self._normalize))
+            self._task.put(_outputs(vectors, self._num_tokens, self._call))
 
 
-def _outputs(vectors: npt.NDArray[np.float32], num_tokens: int, normalize: bool) -> Outputs | ModelError:
+def _outputs(vectors: npt.NDArray[np.float32], num_tokens: int, call: Embed | Rank) -> Outputs | ChaskiError:
     try:
-        return Outputs(embeddings(vectors, normalize), num_tokens)
-    except ModelError as error:
+        return Outputs(embeddings(vectors, call), num_tokens)
+    except ChaskiError as error:
         return error
 
 

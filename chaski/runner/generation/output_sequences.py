@@ -188,10 +188,11 @@ class EmbeddingSequence(Sequence):
             self.events.append(Outputs(self._sum[None] / np.float32(count)))
 
 
-def embeddings(vectors: F32, normalize: bool) -> F32:
-    """The model's vectors of some texts, one row each, of length 1 if `normalize` is set.
+def embeddings(vectors: F32, call: Embed | Rank) -> F32:
+    """The model's vectors of some texts, one row each: of length 1, and cut, if the call asks for it.
 
-    Raises ModelError for a row with a number that is not finite: it could not be compared with any other.
+    Raises OptionError for more dimensions than there are, and ModelError for a row with a number that is not
+    finite: it could not be compared with any other.
     """
     is_finite = np.isfinite(vectors).all(axis=1)
     if not is_finite.all():
@@ -199,20 +200,20 @@ def embeddings(vectors: F32, normalize: bool) -> F32:
             f"the embedding of text {is_finite.argmin()} of {len(vectors)}, counted from 0, has values that "
             "are no finite numbers: the model computes beyond float32 for it, or its file is damaged"
         )
-    return normalized(vectors) if normalize else vectors
+    if isinstance(call, Rank):
+        return vectors
+    rows = normalized(vectors) if call.normalize else vectors
+    return _cut(rows, call.dimensions, call.normalize)
 
 
-def cut_vectors(rows: F32, dimensions: int | None) -> F32:
-    """Return the first `dimensions` elements of each row, scaled to length 1; all of them for None and 0.
-
-    Raises OptionError for more elements than the rows have.
-    """
+def _cut(rows: F32, dimensions: int | None, normalize: bool) -> F32:
+    """Return the first `dimensions` elements of each row; all of them for None and 0."""
     size = rows.shape[-1]
     if not dimensions or dimensions == size:
         return rows
     if dimensions > size:
         raise OptionError(f"dimensions is {dimensions}, but the vectors of this model have {size} elements")
-    return normalized(rows[:, :dimensions])
+    return normalized(rows[:, :dimensions]) if normalize else rows[:, :dimensions]
 
 
 def normalized(vectors: F32) -> F32:

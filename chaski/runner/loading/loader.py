@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from chaski.chat.defaults import Defaults, stored_adapters
 from chaski.chat.several import ProgressOption, check_progress, progress_of
@@ -23,6 +23,7 @@ from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.engine.engine import Engine
 from chaski.runner.generation.sequence_builder import LoadedModel
+from chaski.runner.keywords import check_load_options, plain
 from chaski.runner.llm import LLM
 from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.engine_choice import (
@@ -81,6 +82,7 @@ def load(
     main_gpu: int | None = None,
     tensor_split: Sequence[float] | None = None,
     progress: ProgressOption = False,
+    **unknown: Never,
 ) -> LLM:
     """Load a model: one of the store or a bundled one by name, a GGUF file, or one that is open already.
 
@@ -120,6 +122,7 @@ def load(
     from chaski.text.tokenizer import check_tokenizer
 
     started = perf_counter()
+    check_load_options(unknown)
     check_progress(progress)
     found = model if isinstance(model, OpenedModel) else find_or_pull(model, progress is True)
     opened = found if isinstance(found, OpenedModel) else OpenedModel.of(found)
@@ -127,16 +130,16 @@ def load(
     check_tokenizer(opened.file)
     asked = PartOptions(
         projector=projector,
-        threads=threads,
-        context=context,
-        parallel=parallel,
-        num_batch=num_batch,
+        threads=plain(threads),
+        context=plain(context),
+        parallel=plain(parallel),
+        num_batch=plain(num_batch),
         kv_type=kv_type,
         flash_attention=flash_attention,
         draft=draft,
-        num_gpu=num_gpu,
-        main_gpu=main_gpu,
-        tensor_split=tensor_split,
+        num_gpu=plain(num_gpu),
+        main_gpu=plain(main_gpu),
+        tensor_split=plain(tensor_split),
     )
     parts = ModelParts.of(opened, asked)
     if opened.found.adapters and pooling_number(opened.file):

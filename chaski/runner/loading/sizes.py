@@ -8,6 +8,7 @@ from pathlib import Path
 from chaski.errors import OptionError
 from chaski.kvcache import CacheSize
 from chaski.ml.machine import usable_processors
+from chaski.options import is_integer
 
 __all__ = ["USUAL_BATCH", "at_least", "cache_size", "context_size", "thread_count", "usual_texts"]
 
@@ -90,6 +91,6 @@ def thread_count(asked: int | None, usual: int | None) -> int | None:
 
 def at_least(name: str, value: int, smallest: int) -> int:
     """Return the value. Raises OptionError if it is not a whole number, or too small."""
-    if not isinstance(value, int) or value < smallest:
+    if not is_integer(value) or value < smallest:
         raise OptionError(f"{name} = {value!r} must be a whole number of at least {smallest}")
     return value

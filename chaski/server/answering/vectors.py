@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from chaski.chat.requests import Rank, embed_request
 from chaski.errors import OptionError, UnsupportedError
-from chaski.runner.generation.output_sequences import cut_vectors, relevance
+from chaski.runner.generation.output_sequences import relevance
 from chaski.server.answering.jobs import Job, Jobs, lacks, require
 from chaski.server.answering.requests import EmbedRequest, RerankRequest
 
@@ -46,9 +46,10 @@ class VectorService:
             if not request.inputs:
                 return self._told(job, np.zeros((0, 0), np.float32), 0, loading)
             truncates = request.truncate and request.shift
-            found = await loaded.model.vectors(embed_request(request.inputs, truncates, request.normalize))
+            call = embed_request(request.inputs, truncates, request.normalize, request.dimensions)
+            found = await loaded.model.vectors(call)
             job.record.prompt_tokens = found.num_tokens
-        return self._told(job, cut_vectors(found.rows, request.dimensions), found.num_tokens, loading)
+        return self._told(job, found.rows, found.num_tokens, loading)
 
     async def rerank(self, request: RerankRequest, client: str) -> Embedded:
         """Return the relevance of each document to the query, from 0 to 1."""

@@ -162,8 +162,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         found = self._server.ask("/embedding", {"content": prompts, "embd_normalize": -1})
         rows = [each["embedding"][0] for each in sorted(found, key=lambda each: each["index"])]
         vectors = np.array(rows, np.float32)
-        normalize = isinstance(call, Embed) and call.normalize
-        task.reply(Outputs(embeddings(vectors, normalize), sum(map(len, prompts))))
+        task.reply(Outputs(embeddings(vectors, call), sum(map(len, prompts))))
 
     def _encode_chat(self, chat: Chat) -> Iterable[int]:
         return self._prompts.chat_tokens(chat)

@@ -6,21 +6,21 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from chaski.chat.several import ProgressOption, check_progress
-from chaski.errors import ChaskiError, OptionError, WorkerError
+from chaski.errors import ChaskiError, WorkerError
 from chaski.names import check_engine
-from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
+from chaski.runner.adapters.adapter_calls import adapter_files
 from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.runner.channels.blocking import ChannelMethods
 from chaski.runner.channels.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback
 from chaski.runner.channels.worker.codec import Load, encode_call, protocol
 from chaski.runner.channels.worker.open_calls import InFlight
 from chaski.runner.channels.worker.process import Process
+from chaski.runner.keywords import LoadOptions, check_load_options, plain
 from chaski.runner.use_guard import UseGuard
 
 __all__ = ["LoadOptions", "Worker"]
@@ -28,26 +28,6 @@ __all__ = ["LoadOptions", "Worker"]
 # After this many processes in a row have ended while loading, wait this many seconds.
 _MAX_CRASHES = 3
 _PAUSE = 30.0
-
-
-class LoadOptions(TypedDict, total=False):
-    """The keyword arguments of `chaski.load` without `progress`, and the engine: native or llama.cpp."""
-
-    projector: str | None
-    threads: int | None
-    context: int | None
-    parallel: int | None
-    num_batch: int
-    kv_type: str | None
-    flash_attention: bool | None
-    prompt_cache: bool | str
-    backend: str | None
-    engine: str | None
-    draft: str | None
-    adapters: AdapterFiles | None
-    num_gpu: int | None
-    main_gpu: int | None
-    tensor_split: Sequence[float] | None
 
 
 class Worker(ChannelMethods):
@@ -66,14 +46,11 @@ class Worker(ChannelMethods):
         progress: ProgressOption = False,
         **options: Unpack[LoadOptions],
     ) -> None:
-        unknown = options.keys() - LoadOptions.__annotations__.keys()
-        if unknown:
-            known = ", ".join(sorted(LoadOptions.__annotations__))
-            raise OptionError(f"option {min(unknown)!r} is unknown; known: {known}")
+        check_load_options(options)
         check_engine(options.get("engine"))
         check_progress(progress)
         self._model = model if isinstance(model, str) else f"{Path(model).absolute()}"
-        self._options: dict[str, Any] = dict(options)
+        self._options: dict[str, Any] = {name: plain(value) for name, value in options.items()}
         if "adapters" in options:
             self._options["adapters"] = adapter_files(options["adapters"])
         self._progress = progress

@@ -1,0 +1,129 @@
+"""Keyword arguments of Python calls: values of NumPy and of type libraries become plain ones.
+
+Errors for unknown names propose the right ones, and say which call takes a name that this one does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import is_dataclass
+from typing import Any, TypedDict, cast, get_origin
+
+from msgspec import Struct
+
+from chaski.chat.options import GenerateOptions
+from chaski.errors import OptionError
+from chaski.runner.adapters.adapter_calls import AdapterFiles
+from chaski.suggestions import equivalent, suggestion
+
+__all__ = ["LoadOptions", "answer_options", "check_load_options", "plain"]
+
+
+class LoadOptions(TypedDict, total=False):
+    """The keyword arguments of `chaski.load` without `progress`, and the engine: native or llama.cpp."""
+
+    projector: str | None
+    threads: int | None
+    context: int | None
+    parallel: int | None
+    num_batch: int
+    kv_type: str | None
+    flash_attention: bool | None
+    prompt_cache: bool | str
+    backend: str | None
+    engine: str | None
+    draft: str | None
+    adapters: AdapterFiles | None
+    num_gpu: int | None
+    main_gpu: int | None
+    tensor_split: Sequence[float] | None
+
+
+_ANSWER = GenerateOptions.__annotations__.keys()
+_LOAD = LoadOptions.__annotations__.keys() | {"progress"}
+_OTHERWISE: Mapping[str, str] = {
+    "stream": "stream and stream_chat return an answer in pieces",
+    "n": "generate_many and chat_many take n",
+    "best_of": "generate_many and chat_many take n",
+    "system": 'begin the messages with {"role": "system", "content": "..."}',
+    "messages": "chat takes the messages as its first argument",
+    "tools": "chat takes tools",
+    "think": "chat takes think",
+    "echo": "put the prompt before the answer's text",
+}
+"""Names that stand for another way to call."""
+
+
+def answer_options(options: Mapping[str, Any]) -> GenerateOptions:
+    """Return the options of an answer as plain values. Raises OptionError for an unknown name."""
+    _check_names(options, _ANSWER, _LOAD, "chaski.load")
+    found = {name: plain(value) for name, value in options.items()}
+    if "format" in found:
+        found["format"] = _schema(options["format"], found["format"])
+    return cast(GenerateOptions, found)
+
+
+def check_load_options(options: Mapping[str, object], known: Iterable[str] = _LOAD) -> None:
+    """Raise OptionError for a name that loading does not know."""
+    _check_names(options, known, _ANSWER, "generate and chat")
+
+
+def plain(value: Any) -> Any:
+    """Return a value with Python's own numbers, texts and lists instead of NumPy's, at any depth."""
+    with suppress(RecursionError):  # the check of the option reports a value that is too deep
+        if isinstance(value, Mapping):
+            return {plain(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        if type(value) is tuple:
+            return tuple(plain(item) for item in value)
+        if not isinstance(value, type) and callable(tolist := getattr(value, "tolist", None)):
+            return tolist()
+    return value
+
+
+def _check_names(options: Iterable[str], known: Iterable[str], others: Iterable[str], where: str) -> None:
+    names = set(known)
+    unknown = min((name for name in options if name not in names), default=None)
+    if unknown is None:
+        return
+    advice = _OTHERWISE.get(unknown)
+    if advice is None and equivalent(unknown, names) is None and (other := _same_name(unknown, others)):
+        advice = f"it is {other} of {where}"
+    if advice is None:
+        advice = suggestion(unknown, names) or f"known: {', '.join(sorted(names))}"
+    raise OptionError(f"option {unknown!r} is unknown: {advice}")
+
+
+def _same_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the name under which another call takes an option."""
+    every = set(known)
+    found = equivalent(name, every)
+    return name if name in every else None if found is None else found[0]
+
+
+def _schema(given: Any, found: Any) -> Any:
+    """Return the JSON schema of a type that is given as the format; other formats are returned as `found`.
+
+    Pydantic models, dataclasses, TypedDicts, msgspec Structs and types such as `list[int]` have a schema. An
+    instance stands for its class.
+    """
+    is_instance = isinstance(given, Struct) or (is_dataclass(given) and not isinstance(given, type))
+    kind: Any = type(given) if is_instance else given
+    for name in ("model_json_schema", "json_schema"):  # of Pydantic's models, and of its TypeAdapter
+        if callable(make := getattr(kind, name, None)):
+            return make()
+    if hasattr(kind, "__fields__") and callable(make := getattr(kind, "schema", None)):  # of Pydantic 1
+        return make()
+    if not isinstance(kind, type) and get_origin(kind) is None:
+        return found
+    from msgspec.json import schema
+
+    try:
+        return schema(kind)
+    except (TypeError, NameError) as error:
+        raise OptionError(
+            f"option format is {given!r:.80}, whose JSON schema is not known: {error!s:.120}; give a schema, "
+            "a Pydantic model, a dataclass or a TypedDict"
+        ) from None
