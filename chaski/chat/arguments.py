@@ -14,7 +14,7 @@ from chaski.text.parsers.json_text import load_json
 __all__ = ["check_roles", "read_arguments", "string_list", "text_list", "token_ids"]
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
-_FOREIGN_ROLES = {
+_FOREIGN_ROLES: dict[str, tuple[Foreign, ...]] = {
     "human": (Foreign(("user",), "LangChain"),),
     "ai": (Foreign(("assistant",), "LangChain"),),
     "model": (Foreign(("assistant",), "Gemini's API"),),

@@ -98,7 +98,7 @@ def _calls(calls: object, name: str) -> list[Mapping[str, Any]]:
         raise OptionError(
             f"the tool_calls of {name} are {calls!r:.80}; they must be a list such as [{_CALL}]"
         )
-    found = []
+    found: list[Mapping[str, Any]] = []
     for number, call in enumerate(calls):
         mapping = _as_mapping(call)
         function = None if mapping is None else _as_mapping(mapping.get("function", mapping))
@@ -112,14 +112,14 @@ def _as_mapping(value: object) -> Mapping[str, Any] | None:
     """Return the fields of an object that has named ones, without those that are None; else None."""
     if isinstance(value, Mapping):
         return value
-    if isinstance(value, type):
-        return None
     if isinstance(value, Answer):
         return value.message
     if isinstance(value, Struct):
         return structs.asdict(value)
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, type):
+        return None
     if callable(dump := getattr(value, "model_dump", None)):
         return dict(dump(exclude_none=True))
     if hasattr(type(value), "__fields__") and callable(dump := getattr(value, "dict", None)):  # Pydantic 1

@@ -52,9 +52,7 @@ class EventStream(Generator[Event, None, None]):
         """Return the next event."""
         return next(self)
 
-    def throw(
-        self, kind: Any, value: BaseException | object = None, trace: TracebackType | None = None
-    ) -> Event:
+    def throw(self, kind: Any, value: Any = None, trace: TracebackType | None = None) -> Event:
         """Raise an error where the stream waits, which ends the answer."""
         return self._events.throw(kind if value is None else value)
 
@@ -81,9 +79,7 @@ class AsyncEventStream(AsyncGenerator[Event, None]):
         """Return the next event."""
         return await anext(self)
 
-    async def athrow(
-        self, kind: Any, value: BaseException | object = None, trace: TracebackType | None = None
-    ) -> Event:
+    async def athrow(self, kind: Any, value: Any = None, trace: TracebackType | None = None) -> Event:
         """Raise an error where the stream waits, which ends the answer."""
         return await self._events.athrow(kind if value is None else value)
 

@@ -195,4 +195,4 @@ def test_an_error_names_the_conversation(tiny_llama: Path) -> None:
         with pytest.raises(OptionError, match=r"conversation 0: message 0 .* has no content"):
             model.chat_many([[{"role": "user"}]])
         with pytest.raises(OptionError, match=r"prompt 1: the prompt is 1.5"):
-            model.generate_many(["a", 1.5])
+            model.generate_many(["a", 1.5])  # type: ignore[list-item]
