@@ -12,11 +12,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Match
 
 from chaski.server.http.access_log import AccessLog
+from chaski.server.http.api import OLLAMA, api_of
 from chaski.server.http.exchanges import Exchanges, Listener
 from chaski.server.http.guard import Guard
 from chaski.server.http.log_file import LogFile
+from chaski.server.http.problems import Problem
 from chaski.server.in_process import InProcess
 from chaski.server.models.loaded import OpenWorker
 from chaski.server.routes import ROUTES, access_of
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app"]
 
+# As Ollama writes them, without JSON.
 _REFUSALS = {404: "404 page not found", 405: "405 method not allowed"}
 
 
@@ -60,7 +64,7 @@ def create_app(
             Middleware(Exchanges, listeners=_listeners(log, spans)),
             Middleware(Guard, settings=settings, access_of=access_of),
         ],
-        exception_handlers={HTTPException: _refuse},
+        exception_handlers={HTTPException: _refuse, Exception: _fail},
         lifespan=life,
     )
 
@@ -75,5 +79,21 @@ def _listeners(log: LogFile | None, spans: SpanExport | None) -> list[Listener]:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
+    """Refuse a request that no route takes, in the form of its API."""
     assert isinstance(error, HTTPException)
-    return PlainTextResponse(_REFUSALS.get(error.status_code, error.detail), error.status_code)
+    path, status = request.url.path, error.status_code
+    matching = [route for route in ROUTES if route.matches(request.scope)[0] is not Match.NONE]
+    methods = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
+    headers = {"Allow": methods} if status == 405 else {}
+    api = api_of(path)
+    if api is OLLAMA:
+        return PlainTextResponse(_REFUSALS.get(status, error.detail), status, headers)
+    hint = f"{path:.200} takes {methods}" if status == 405 else "GET /docs lists all routes"
+    response = api.refusal(Problem(status, f"there is no {request.method} {path:.200}; {hint}"))
+    response.headers.update(headers)
+    return response
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    """Answer a request whose handler has a defect. The server logs the error."""
+    return api_of(request.url.path).refusal(Problem(500, "internal server error"))

@@ -74,7 +74,8 @@ def test_hosts_of_this_machine(server: Running, host: str) -> None:
 )
 def test_foreign_hosts(server: Running, host: str) -> None:
     reply = server.get("/api/version", Host=host)
-    assert (reply.status, reply.body) == (403, b"")
+    assert reply.status == 403
+    assert "CHASKI_ALLOWED_HOSTS" in reply.error
 
 
 def test_hosts_that_the_settings_name(guarded: Running) -> None:
@@ -119,7 +120,8 @@ def test_foreign_origins_are_refused_before_the_handler(server: Running, origin:
     """A form or a simple fetch sends JSON without a preflight; it must not reach any handler."""
     body = {"model": "helper", "keep_alive": 0}
     reply = server.ask("DELETE", "/api/delete", body, {"Origin": origin, "Content-Type": "text/plain"})
-    assert (reply.status, reply.body) == (403, b"")
+    assert reply.status == 403
+    assert "OLLAMA_ORIGINS" in reply.error
     assert "access-control-allow-origin" not in reply.headers
     assert server.post("/api/show", {"model": "helper"}).status == 200
 
@@ -292,12 +294,6 @@ def test_every_body_has_a_limit() -> None:
 def test_content_types_do_not_matter(server: Running) -> None:
     reply = server.ask("POST", "/api/show", {"model": "guide"}, {"Content-Type": "text/plain"})
     assert reply.status == 200
-
-
-def test_wrong_paths_and_methods(server: Running) -> None:
-    missing, wrong = server.get("/api/nothing"), server.get("/api/chat")
-    assert (missing.status, missing.body) == (404, b"404 page not found")
-    assert (wrong.status, wrong.body) == (405, b"405 method not allowed")
 
 
 def test_no_path_of_this_disk_in_errors(server: Running, models: Path) -> None:

@@ -75,6 +75,7 @@ def test_half_a_request(brief: Running, name: str) -> None:
         found = rest(connection)
     assert time.monotonic() - start < 20
     assert (b"408 Request Timeout" in found) == (name not in ("nothing", "a body that nobody reads"))
+    assert (b"did not arrive in time" in found) == (b"408 Request Timeout" in found)
 
 
 def test_headers_that_drip(brief: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -32,7 +33,7 @@ async def asset(request: Request) -> Response:
 async def _file(request: Request, name: str, headers: dict[str, str]) -> Response:
     found = await asyncio.to_thread(page_file, name)
     if found is None:
-        return PlainTextResponse("404 page not found", 404)
+        raise HTTPException(404)
     reached = request.app.state.services.settings.mcp_servers
     headers = {**page_headers(reached), **headers, "ETag": found.etag}
     if found.etag in request.headers.get("if-none-match", ""):

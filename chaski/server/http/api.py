@@ -22,11 +22,18 @@ _ANTHROPIC_KINDS = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-_OPENAI_KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
+_OPENAI_KINDS = {
+    **dict.fromkeys((400, 405, 408, 413), "invalid_request_error"),
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+}
 
 
 class Api(Struct, frozen=True):
@@ -99,17 +106,12 @@ ANTHROPIC = Api(
     "text/event-stream", _anthropic_error, lambda problem: sse(_anthropic_error(problem), "error")
 )
 
-# Routes of llama.cpp's server, vLLM and Cohere, whose errors have OpenAI's form.
-_OTHERS = frozenset(
-    (
-        *("/rerank", "/v2/rerank", "/tokenize", "/detokenize", "/apply-template"),
-        *("/infill", "/props", "/slots", "/lora-adapters"),
-    )
-)
-
 
 def api_of(path: str) -> Api:
-    """Return the API that a path belongs to."""
+    """Return the API that a path belongs to.
+
+    Routes of llama.cpp's server, vLLM and Cohere belong to OpenAI's, whose form their errors have.
+    """
     if path.startswith("/v1/messages"):
         return ANTHROPIC
-    return OPENAI if path.startswith(("/v1/", "/slots/")) or path in _OTHERS else OLLAMA
+    return OLLAMA if path == "/" or path.startswith("/api/") else OPENAI

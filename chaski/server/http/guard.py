@@ -71,8 +71,8 @@ class Guard:
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        if not self._is_host_allowed(headers, scope) or not self._is_origin_allowed(origin, headers, scope):
-            await Response(status_code=403)(scope, receive, send)
+        if (problem := self._foreign(origin, headers, scope)) is not None:
+            await api_of(scope["path"]).refusal(problem)(scope, receive, send)
             return
         if scope["method"] == "OPTIONS":
             await Response(status_code=204, headers=_preflight(origin, headers))(scope, receive, send)
@@ -84,6 +84,19 @@ class Guard:
             if access is not Access.PUBLIC:
                 admit(scope)
             await self._app(scope, receive, send if origin is None else _with_origin(send, origin))
+
+    def _foreign(self, origin: str | None, headers: Headers, scope: Scope) -> Problem | None:
+        """Return the problem with the Host or the Origin of a request; None if both are allowed."""
+        if not self._is_host_allowed(headers, scope):
+            host = headers.get("host", "")
+            told = f"the Host {host!r:.200} is no name of this machine; CHASKI_ALLOWED_HOSTS allows it"
+            return Problem(403, f"forbidden: {told}")
+        if not self._is_origin_allowed(origin, headers, scope):
+            told = (
+                f"web pages of the Origin {origin!r:.200} may not use this server; OLLAMA_ORIGINS allows them"
+            )
+            return Problem(403, f"forbidden: {told}")
+        return None
 
     def _is_host_allowed(self, headers: Headers, scope: Scope) -> bool:
         hosts = headers.getlist("host")

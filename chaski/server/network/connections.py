@@ -17,13 +17,24 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from chaski.server.network.arrivals import is_slow
+from chaski.server.network.jsons import dump
 from chaski.server.network.readers import Patience, Reader, is_admitted
 
 __all__ = ["Connection", "ServerConfig"]
 
-_LATE = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+
+def _refusal(status: str, message: str, *headers: str) -> bytes:
+    """Return a whole response for a connection whose request was not read, so that its API is unknown."""
+    body = dump({"error": message})
+    kept = (*headers, f"Content-Length: {len(body)}", "Content-Type: application/json", "Connection: close")
+    return "\r\n".join((f"HTTP/1.1 {status}", *kept, "", "")).encode() + body
+
+
+_LATE = _refusal("408 Request Timeout", "the headers of the request did not arrive in time")
+_FULL = _refusal(
+    "503 Service Unavailable",
+    "the server has as many connections as CHASKI_MAX_CONNECTIONS allows; try again later",
+    "Retry-After: 1",
 )
 _UNSENT_BYTES = 1 << 15
 """Unsent bytes that the kernel buffers. The server cannot see whether the client reads these bytes."""
