@@ -11,8 +11,8 @@ from chaski.cli.chat_help import PARAMETERS_HELP
 from chaski.errors import ChaskiError, ModelfileError
 from chaski.options import FIELDS, MESSAGES, MODELFILE, OPTIONS, REQUEST, Kind, Option, names_of
 from chaski.sample import SamplingOptions
+from chaski.server.dialects import llamacpp
 from chaski.server.dialects.anthropic import read_messages
-from chaski.server.dialects.llamacpp import read_infill
 from chaski.server.dialects.openai import read_completion
 from chaski.store.modelfile import Modelfile
 from chaski.store.parameters import parse_parameter
@@ -101,11 +101,13 @@ def test_defaults_of_openais_routes() -> None:
     assert asked.options == {"temperature": 1.0, "top_p": 1.0}
 
 
-@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.infill])
-def test_fields_of_infill(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.llama_cpp])
+def test_fields_of_llama_cpps_routes(name: str) -> None:
     option = OPTIONS[name]
-    body = {"input_prefix": "a", "input_suffix": "b", option.infill: value_of(name, option)}
-    assert read_infill(body, "guide").options == {name: value_of(name, option)}
+    given = {option.llama_cpp: value_of(name, option)}
+    filled = llamacpp.read_infill({"input_prefix": "a", "input_suffix": "b", **given}, "guide")
+    continued = llamacpp.read_completion({"prompt": "a", **given}, "guide")
+    assert filled.asked.options == continued.asked.options == {name: value_of(name, option)}
 
 
 def test_an_empty_list_of_stop_texts_leaves_those_of_the_model() -> None:

@@ -163,7 +163,7 @@ The other places are:
 * **options**: an entry of `options` in a request.
 * **field**: a field of `/v1/chat/completions`, `/v1/completions` and `/v1/responses`.
 * **messages**: a field of `/v1/messages`.
-* **/infill**: a field of llama.cpp's route of that name, with its name there.
+* **llama.cpp**: a field of its routes `/completion` and `/infill`, with its name there.
 
 Where None is a value in Python, requests and Modelfiles take every number below 0 for it. A beam search
 refuses the options that are marked with *no beams*, unless their value asks for nothing."""
@@ -185,8 +185,8 @@ def options_page() -> str:
 
 def _option_row(name: str, option: Option) -> tuple[str, ...]:
     where = list(map(str, option.places))
-    if option.infill:
-        where.append("/infill" if option.infill == name else f"/infill (`{option.infill}`)")
+    if option.llama_cpp:
+        where.append("llama.cpp" if option.llama_cpp == name else f"llama.cpp (`{option.llama_cpp}`)")
     where += ["no beams"] if option.neutral is not None else []
     values = {"format": '`"json"` or a schema', "early_stopping": '`True`, `False`, `"never"`'}
     values |= {

@@ -124,13 +124,42 @@ OTHERS: dict[str, dict[str, str]] = {
     },
     "/infill": {
         "read": """
-            frequency_penalty input_prefix input_suffix lora min_p n_keep n_predict presence_penalty prompt
-            repeat_last_n repeat_penalty seed stop stream temperature top_k top_p typical_p""",
+            dry_multiplier frequency_penalty grammar ignore_eos input_prefix input_suffix json_schema
+            logit_bias lora min_p n_keep n_predict n_probs presence_penalty prompt repeat_last_n
+            repeat_penalty response_fields return_tokens seed stop stream temperature top_k top_n_sigma top_p
+            typical_p xtc_probability""",
         "refused": """
-            bad_words dry_multiplier dynatemp_range grammar ignore_eos input_extra json_schema min_keep
-            mirostat n_discard n_probs post_sampling_probs return_tokens top_n_sigma xtc_probability""",
-        "harmless": "cache_prompt id_slot",
-        "named": "logit_bias n_indent response_fields samplers t_max_predict_ms timings_per_token",
+            bad_words dynatemp_range input_extra min_keep mirostat n_discard post_sampling_probs""",
+        "harmless": "cache_prompt id_slot n_cache_reuse sse_ping_interval backend_sampling",
+        "named": "n_indent return_progress samplers t_max_predict_ms timings_per_token",
+    },
+    "/completion": {
+        "read": """
+            dry_allowed_length dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers
+            frequency_penalty grammar ignore_eos json_schema logit_bias lora max_tokens min_p n n_cmpl n_keep
+            n_predict n_probs presence_penalty prompt repeat_last_n repeat_penalty response_fields
+            return_tokens seed stop stream temperature top_k top_n_sigma top_p typical_p xtc_probability
+            xtc_threshold""",
+        "refused": """
+            dynatemp_range image_data min_keep mirostat n_discard post_sampling_probs""",
+        "harmless": """
+            backend_sampling cache_prompt dynatemp_exponent id_slot mirostat_eta mirostat_tau n_cache_reuse
+            sse_ping_interval""",
+        "named": """
+            adaptive_decay adaptive_target n_indent return_progress samplers t_max_predict_ms
+            timings_per_token verbose""",
+    },
+    "/embedding": {
+        "read": "content embd_normalize input model",
+        "refused": "",
+        "harmless": "user",
+        "named": "encoding_format",
+    },
+    "/score": {
+        "read": "documents model queries text_1 text_2",
+        "refused": "mm_processor_kwargs truncate_prompt_tokens",
+        "harmless": "priority",
+        "named": "activation data_1 data_2 softmax",
     },
     "/v1/embeddings": {
         "read": "dimensions encoding_format input model truncate",

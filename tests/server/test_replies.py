@@ -97,9 +97,14 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
         "/lora-adapters",
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",
+        *("/reranking", "/v1/reranking", "/score", "/v1/score", "/embedding", "/embeddings"),
+        *("/completion", "/completions", "/chat/completions", "/responses", "/responses/input_tokens"),
+        *("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"),
+        *("/models/load", "/models/unload"),
     ]
     ours |= {f"POST {path}" for path in others}
-    gets = ("/health", "/metrics", "/openapi.json", "/docs", "/props", "/slots", "/lora-adapters")
+    gets = ["/health", "/metrics", "/openapi.json", "/docs", "/props", "/slots", "/lora-adapters"]
+    gets += ["/v1/health", "/version", "/ping", "/load", "/models"]
     ours |= {f"GET {path}" for path in gets}
     texts = {"GET /", "GET /api/status", "POST /v1/responses"}  # of the last one: as "response"
     texts |= {"GET /web/{name}", "GET /api/live/cache", "GET /api/answers/{id}", "DELETE /api/answers/{id}"}

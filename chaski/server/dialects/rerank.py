@@ -5,12 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from chaski.errors import OptionError
 from chaski.server.answering.requests import RerankRequest
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
 
-__all__ = ["read_rerank", "read_texts", "results", "text_results"]
+__all__ = ["Pairs", "read_pairs", "read_rerank", "read_texts", "results", "text_results"]
+
+
+class Pairs(Struct, frozen=True):
+    """A request of vLLM's /score: pairs of a query and a text.
+
+    common: the fields of the requests that compute the scores
+    """
+
+    queries: Sequence[str]
+    texts: Sequence[str]
+    common: Mapping[str, Any]
+
+    @property
+    def model(self) -> str:
+        return str(self.common["model"])
 
 
 def read_rerank(body: Mapping[str, Any]) -> RerankRequest:
@@ -50,6 +67,28 @@ def read_texts(body: Mapping[str, Any]) -> RerankRequest:
             "truncate": fields.flag("truncate", True),
             "keep_alive": fields.data.get("keep_alive"),
         }
+    )
+
+
+def read_pairs(body: Mapping[str, Any]) -> Pairs:
+    """Read a request of /score: one query for all texts, or one for each. Raises OptionError."""
+    fields = Fields(body)
+    queries = fields.texts("text_1" if fields.has("text_1") else "queries")
+    texts = fields.texts("text_2" if fields.has("text_2") else "documents")
+    if not queries or not texts:
+        raise OptionError("text_1 and text_2 are required")
+    if len(queries) not in (1, len(texts)):
+        raise OptionError(
+            f"text_1 has {len(queries)} texts and text_2 has {len(texts)}; text_1 must have 1 or as many"
+        )
+    return Pairs(
+        queries * len(texts) if len(queries) == 1 else queries,
+        texts,
+        {
+            "model": fields.text("model"),
+            "keep_alive": read_keep_alive(fields),
+            "truncate": fields.flag("truncate", True),
+        },
     )
 
 

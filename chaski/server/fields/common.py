@@ -26,6 +26,7 @@ from chaski.server.fields.unread import REFUSED
 from chaski.store.parameters import DEPRECATED
 
 __all__ = [
+    "CONSTRAINTS",
     "DOCUMENTS",
     "KEEP_ALIVE",
     "LORA",
@@ -74,7 +75,7 @@ TRUNCATE = {
     )
 }
 
-_CONSTRAINTS: FieldTable = {
+CONSTRAINTS: FieldTable = {
     "guided_json": Field(TEXT_OR_OBJECT, "as in vLLM: a JSON schema that the answer follows"),
     "guided_regex": Field(TEXT, "as in vLLM: a regular expression that the whole answer matches"),
     "guided_choice": Field(TEXTS, "as in vLLM: texts, one of which is the answer"),
@@ -107,7 +108,7 @@ def option_field(name: str) -> Field:
 PLAIN_OPTIONS: FieldTable = {
     **OPTIONS_FIELD,
     **{name: option_field(name) for name in names_of(FIELDS)},
-    **_CONSTRAINTS,
+    **CONSTRAINTS,
 }
 
 THINKING: FieldTable = {

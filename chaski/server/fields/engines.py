@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from chaski.options import OPTIONS
-from chaski.server.fields.common import DOCUMENTS, KEEP_ALIVE, LORA, RERANK, SCALES, STREAM, option_field
+from chaski.server.fields.common import (
+    CONSTRAINTS,
+    DOCUMENTS,
+    KEEP_ALIVE,
+    LORA,
+    MODEL,
+    RERANK,
+    SCALES,
+    STREAM,
+    TRUNCATE,
+    option_field,
+)
 from chaski.server.fields.description import (
     FLAG,
+    INPUTS,
     OBJECTS,
     TEXT,
+    TEXT_OR_TEXTS,
     TEXTS,
     WHOLE,
     WHOLES,
     Field,
     FieldTable,
+    reads,
 )
 from chaski.server.fields.openai import CHAT, MESSAGES
 
 __all__ = [
     "APPLY_TEMPLATE",
+    "COMPLETION",
     "DETOKENIZE",
+    "EMBEDDING",
     "INFILL",
     "LOAD_ADAPTER",
     "RANK_TEXTS",
+    "SCORE",
     "SET_SCALES",
     "SLOT_FILE",
     "TOKENIZE",
@@ -64,15 +81,48 @@ SLOT_FILE: FieldTable = {
     "model": Field(TEXT, "the name of a model, as `?model=`; without it, slots are numbered as in `/slots`"),
 }
 
-INFILL: FieldTable = {
+_ANSWERED: FieldTable = {
     **_ANY_MODEL,
     **KEEP_ALIVE,
     **LORA,
+    **CONSTRAINTS,
+    **{option.llama_cpp: option_field(name) for name, option in OPTIONS.items() if option.llama_cpp},
+    "logit_bias": Field({}, "numbers by token id, as an object or as a list of pairs; false bans a token"),
+    "max_tokens": Field(WHOLE, "the same as `n_predict`"),
+    "max_completion_tokens": Field(WHOLE, "the same as `n_predict`"),
+    "n_probs": Field(WHOLE, "number of most likely tokens to report with each token, 0 to 20"),
+    "return_tokens": Field(FLAG, "whether the reply contains the tokens of the answer; streams always do"),
+    "response_fields": Field(TEXTS, "the fields of the reply; `a/b` takes `b` out of `a`; by default all"),
+    "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
+}
+COMPLETION: FieldTable = {
+    **_ANSWERED,
+    "prompt": Field(
+        {},
+        "the prompt as it is: a text, a list of tokens and texts, an object with `prompt_string` and images "
+        "in `multimodal_data`, or a list of at most 256 of these",
+        True,
+        reads("prompt_string", "multimodal_data"),
+    ),
+    "n_cmpl": Field(WHOLE, "number of answers to each prompt, 1 to 16; several answers are a list"),
+    "n": Field(WHOLE, "the same as `n_cmpl`"),
+}
+EMBEDDING: FieldTable = {
+    **_ANY_MODEL,
+    **KEEP_ALIVE,
+    **TRUNCATE,
+    "content": Field(INPUTS, "texts, or lists of tokens", True),
+    "input": Field(INPUTS, "the same as `content`"),
+    "embd_normalize": Field(
+        WHOLE,
+        "norm that the vectors are divided by: -1 for none, 0 for the maximum, 1, 2 (the default) or higher",
+    ),
+}
+INFILL: FieldTable = {
+    **_ANSWERED,
     "input_prefix": Field(TEXT, "the text before the gap", True),
     "input_suffix": Field(TEXT, "the text after the gap", True),
     "prompt": Field(TEXT, "the beginning of the text in the gap"),
-    **{option.infill: option_field(name) for name, option in OPTIONS.items() if option.infill},
-    "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),
 }
 
 APPLY_TEMPLATE: FieldTable = {**CHAT, **_ANY_MODEL}
@@ -102,4 +152,14 @@ RANK_TEXTS: FieldTable = {
     **RERANK,
     **_TEXTS_TO_RANK,
     "documents": Field({}, "texts, or objects with a `text`", parts=DOCUMENTS),
+}
+
+SCORE: FieldTable = {
+    **MODEL,
+    **KEEP_ALIVE,
+    **TRUNCATE,
+    "text_1": Field(TEXT_OR_TEXTS, "the query, or one for each text of `text_2`", True),
+    "text_2": Field(TEXT_OR_TEXTS, "the texts that are scored", True),
+    "queries": Field(TEXT_OR_TEXTS, "the same as `text_1`"),
+    "documents": Field(TEXT_OR_TEXTS, "the same as `text_2`"),
 }

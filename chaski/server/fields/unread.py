@@ -13,7 +13,9 @@ HARMLESS: frozenset[str] = frozenset(
         *("billing_policy", "fallback_credit_token", "betas", "diagnostics"),
         # Where and how soon the answer is computed, and whether it is stored; the answer stays the same.
         *("service_tier", "priority", "speed", "inference_geo", "fallbacks", "prediction", "store"),
-        *("id_slot", "embedding_only"),
+        *("id_slot", "n_cache_reuse", "backend_sampling", "embedding_only"),
+        # The comments that llama.cpp's streams contain while they are silent.
+        "sse_ping_interval",
         # The padding of streams, which this server never adds.
         "stream_options",
         # Prompts are always cached, and grammars have one backend.

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse
 
 from chaski.errors import ModelNotFoundError, OptionError
-from chaski.server.dialects.llamacpp import read_scales
+from chaski.server.dialects.llamacpp.lora import read_scales
 from chaski.server.fields.reader import Fields
 from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.models.catalog import Found

@@ -1,4 +1,4 @@
-"""The routes of llama.cpp's server and of vLLM: tokens, templates, loaded models, infill.
+"""The routes of llama.cpp's server and of vLLM for tokens, templates and loaded models.
 
 A request to one of llama.cpp's routes need not name a model, since llama.cpp's server has only one. The
 model that was used last then answers it.
@@ -7,21 +7,34 @@ model that was used last then answers it.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import Any
 
 from chaski.errors import BusyError, OptionError
-from chaski.server.answering.events import Delta, ServiceEvents, whole
+from chaski.runner.loading.model_info import ModelInfo
 from chaski.server.answering.requests import ModelRequest
 from chaski.server.dialects import llamacpp, openai
 from chaski.server.dialects.ollama import read_keep_alive
 from chaski.server.fields.reader import Fields
-from chaski.server.http.api import sse
-from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
+from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.models.loaded import LoadedModel
 from chaski.server.network.large_json import Items
 
-__all__ = ["apply_template", "detokenize", "infill", "props", "slots", "tokenize"]
+__all__ = ["apply_template", "detokenize", "model_of", "props", "slots", "tokenize"]
+
+
+async def model_of(http: HTTPRequest, able: Callable[[ModelInfo], bool] | None = None) -> str:
+    """Return the model that a request names, or else the last used one in memory that is `able`.
+
+    Raises OptionError.
+    """
+    if named := Fields(http.body).text("model"):
+        return named
+    loaded: LoadedModel
+    for loaded in http.services.models.loaded:
+        if able is None or able((await asyncio.to_thread(http.services.catalog.look_up, loaded.name))[1]):
+            return loaded.name
+    raise OptionError("model is required, since no model in memory fits; name one of GET /models")
 
 
 async def tokenize(http: HTTPRequest) -> Reply:
@@ -29,7 +42,7 @@ async def tokenize(http: HTTPRequest) -> Reply:
     fields = Fields(http.body)
     if fields.has("content"):
         return await _tokens_of_content(http, fields)
-    tokens, model = http.services.tokens, _model(http, fields)
+    tokens, model = http.services.tokens, await model_of(http)
     if fields.has("messages"):
         chat = await http.read(openai.read_chat, {**http.body, "model": model})
         found = await tokens.conversation(chat, http.client)
@@ -53,7 +66,7 @@ async def tokenize(http: HTTPRequest) -> Reply:
 
 
 async def _tokens_of_content(http: HTTPRequest, fields: Fields) -> Reply:
-    tokens, model = http.services.tokens, _model(http, fields)
+    tokens, model = http.services.tokens, await model_of(http)
     request = ModelRequest(model=model, keep_alive=read_keep_alive(fields))
     special = fields.flag("add_special", False), fields.flag("parse_special", True)
     found = await tokens.tokenize(request, fields.text("content"), http.client, *special)
@@ -78,35 +91,16 @@ async def detokenize(http: HTTPRequest) -> Reply:
     tokens = fields.items("tokens")
     if not all(type(token) is int for token in tokens):
         raise OptionError("tokens must be a list of integers")
-    request = ModelRequest(model=_model(http, fields), keep_alive=read_keep_alive(fields))
+    request = ModelRequest(model=await model_of(http), keep_alive=read_keep_alive(fields))
     text = await http.services.tokens.detokenize(request, tokens, http.client)
     return {"content": text, "prompt": text}
 
 
 async def apply_template(http: HTTPRequest) -> Reply:
     """Return the prompt that the model's template makes of a conversation."""
-    request = await http.read(openai.read_chat, {**http.body, "model": _model(http, Fields(http.body))})
+    request = await http.read(openai.read_chat, {**http.body, "model": await model_of(http)})
     http.ignored.update(request.ignored)
     return {"prompt": await http.services.tokens.rendered(request, http.client)}
-
-
-async def infill(http: HTTPRequest) -> Reply:
-    """Write the text that fills the gap between two others."""
-    request = await http.read(llamacpp.read_infill, http.body, _model(http, Fields(http.body)))
-    events = http.services.chat.answer(request, http.client)
-    if request.stream:
-        return _pieces(request.model, events)
-    answer = await whole(events)
-    return llamacpp.infill_end(request.model, answer.content, answer.finish)
-
-
-async def _pieces(model: str, events: ServiceEvents) -> Stream:
-    async with aclosing(events):
-        async for event in events:
-            if isinstance(event, Delta):
-                yield sse(llamacpp.infill_piece(event))
-            else:
-                yield sse(llamacpp.infill_end(model, "", event))
 
 
 async def props(http: HTTPRequest) -> Reply:
@@ -119,7 +113,10 @@ async def props(http: HTTPRequest) -> Reply:
     _, info = await asyncio.to_thread(http.services.catalog.look_up, loaded[0].name)
     sources = info.sources
     return {
-        "default_generation_settings": {"n_ctx": loaded[0].info.context},
+        "default_generation_settings": {
+            "n_ctx": loaded[0].info.context,
+            "params": llamacpp.settings_of(info.defaults.options),
+        },
         "total_slots": loaded[0].parallel,
         "model_alias": loaded[0].name,
         "model_path": loaded[0].name,
@@ -128,6 +125,7 @@ async def props(http: HTTPRequest) -> Reply:
         "bos_token": sources.bos,
         "eos_token": sources.eos,
         "build_info": f"chaski {__version__}",
+        "is_sleeping": False,
     }
 
 
@@ -142,16 +140,6 @@ async def slots(http: HTTPRequest) -> Reply:
     if http.request.query_params.get("fail_on_no_slot") and all(each["is_processing"] for each in found):
         raise BusyError("no slot is free")
     return found
-
-
-def _model(http: HTTPRequest, fields: Fields) -> str:
-    """Return the model that a request names, or else the one that was used last. Raises OptionError."""
-    if named := fields.text("model"):
-        return named
-    loaded = http.services.models.loaded
-    if not loaded:
-        raise OptionError("model is required, since no model is in memory")
-    return str(loaded[0].name)
 
 
 async def _loaded(http: HTTPRequest) -> list[LoadedModel]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import TypeVar
 
 from msgspec.structs import replace
 
-from chaski.server.answering.events import Delta, Finish, ServiceEvent, ServiceEvents, Whole, whole
-from chaski.server.answering.requests import ChatRequest, GenerateRequest
-from chaski.server.answering.scores import require_few_scores
+from chaski.server.answering.events import Delta, Finish, ServiceEvents
+from chaski.server.answering.several import merged, repeated, wholes
 from chaski.server.dialects import openai
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
@@ -21,14 +18,12 @@ __all__ = ["chat", "completions", "embeddings", "model", "models"]
 
 _DONE = b"data: [DONE]\n\n"
 
-W = TypeVar("W", ChatRequest, GenerateRequest)
-
 
 async def chat(http: HTTPRequest) -> Reply:
     """Answer a conversation."""
     request, count = await http.read(openai.read_chat, http.body), openai.read_count(http.body)
     http.ignored.update(request.ignored)
-    first, *others = _repeated(request, count)
+    first, *others = repeated(request, count)
     # All answers have the same prompt, so its scores are computed only once.
     requests = [first, *(replace(each, prompt_logprobs=None) for each in others)]
     answers = [http.services.chat.answer(each, http.client) for each in requests]
@@ -36,7 +31,7 @@ async def chat(http: HTTPRequest) -> Reply:
     if request.stream:
         chunks = openai.Chunks(request.model, custom_tools=request.custom_tools, names_tool=names_tool)
         return _chunks(answers, chunks, openai.includes_usage(http.body))
-    return openai.chat_whole(request.model, await _wholes(answers), request.custom_tools, names_tool)
+    return openai.chat_whole(request.model, await wholes(answers), request.custom_tools, names_tool)
 
 
 async def completions(http: HTTPRequest) -> Reply:
@@ -45,11 +40,11 @@ async def completions(http: HTTPRequest) -> Reply:
     answers = [
         http.services.chat.answer(each, http.client)
         for prompt in request.prompts
-        for each in _repeated(prompt, request.best_of)
+        for each in repeated(prompt, request.best_of)
     ]
     if request.prompts[0].stream:
         return _chunks(answers, openai.Chunks(request.model, request), openai.includes_usage(http.body))
-    return openai.completion_whole(request, await _wholes(answers))
+    return openai.completion_whole(request, await wholes(answers))
 
 
 async def embeddings(http: HTTPRequest) -> Reply:
@@ -84,41 +79,9 @@ def _adapter(adapter: ServedAdapter) -> dict[str, object]:
     return {**shown, "parent": adapter.base.short, "root": adapter.path.name}
 
 
-def _repeated(request: W, count: int) -> list[W]:
-    """Return one request for each answer; `draw` counts them."""
-    return [replace(request, draw=index) for index in range(count)]
-
-
-async def _wholes(answers: list[ServiceEvents]) -> list[Whole]:
-    limited = _few_scores(_few_at_a_time(answers))
-    tasks = [asyncio.create_task(whole(answer)) for answer in limited]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _few_scores(answers: list[ServiceEvents]) -> list[ServiceEvents]:
-    """Return the same answers, which raise OptionError if their prompts have too many scores together."""
-    length = 0
-
-    async def counted(events: ServiceEvents) -> ServiceEvents:
-        nonlocal length
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event, Delta) and event.prompted is not None and event.prompted.scores:
-                    length += len(event.prompted.scores)
-                    require_few_scores(length, len(event.prompted.scores[0].top or ()))
-                yield event
-
-    return [counted(events) for events in answers]
-
-
 async def _chunks(answers: list[ServiceEvents], chunks: openai.Chunks, has_usage: bool) -> Stream:
     finishes: dict[int, Finish] = {}
-    async with aclosing(_merged(answers)) as events:
+    async with aclosing(merged(answers)) as events:
         async for index, event in events:
             if isinstance(event, Delta):
                 if said := chunks.delta(index, event):
@@ -129,60 +92,3 @@ async def _chunks(answers: list[ServiceEvents], chunks: openai.Chunks, has_usage
     if has_usage:
         yield sse(chunks.usage([finishes[index] for index in sorted(finishes)]))
     yield _DONE
-
-
-async def _merged(
-    answers: list[ServiceEvents],
-) -> AsyncGenerator[tuple[int, ServiceEvent], None]:
-    """Yield the events of all answers as they arrive, with the number of their answer."""
-    if len(answers) == 1:
-        async with aclosing(answers[0]) as events:
-            async for event in events:
-                yield 0, event
-        return
-    arrived: asyncio.Queue[tuple[int, ServiceEvent] | Exception | None] = asyncio.Queue()
-    tasks = [
-        asyncio.create_task(_forward(n, answer, arrived)) for n, answer in enumerate(_few_at_a_time(answers))
-    ]
-    running = len(tasks)
-    try:
-        while running:
-            found = await arrived.get()
-            if isinstance(found, Exception):
-                raise found
-            if found is None:
-                running -= 1
-            else:
-                yield found
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _few_at_a_time(
-    answers: list[ServiceEvents],
-) -> list[ServiceEvents]:
-    """Return the same answers, of which at most `MAX_ANSWERS` run at once."""
-    gate = asyncio.Semaphore(openai.MAX_ANSWERS)
-
-    async def behind_gate(events: ServiceEvents) -> ServiceEvents:
-        async with gate, aclosing(events):
-            async for event in events:
-                yield event
-
-    return [behind_gate(events) for events in answers] if len(answers) > openai.MAX_ANSWERS else answers
-
-
-async def _forward(
-    number: int,
-    events: AsyncIterator[ServiceEvent],
-    arrived: asyncio.Queue[tuple[int, ServiceEvent] | Exception | None],
-) -> None:
-    try:
-        async for event in events:
-            arrived.put_nowait((number, event))
-    except Exception as error:
-        arrived.put_nowait(error)
-    else:
-        arrived.put_nowait(None)

@@ -2,7 +2,6 @@
 
 from chaski.server.dialects.openai.replies import Chunks, chat_whole, completion_whole, embeddings
 from chaski.server.dialects.openai.requests import (
-    MAX_ANSWERS,
     CompletionRequest,
     includes_usage,
     read_chat,
@@ -12,7 +11,6 @@ from chaski.server.dialects.openai.requests import (
 )
 
 __all__ = [
-    "MAX_ANSWERS",
     "Chunks",
     "CompletionRequest",
     "chat_whole",

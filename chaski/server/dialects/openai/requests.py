@@ -13,15 +13,16 @@ from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.options import FIELDS, MAX_TOP_LOGPROBS, OPTIONS, names_of
 from chaski.server.answering.requests import ChatRequest, EmbedRequest, GenerateRequest
+from chaski.server.answering.several import MAX_ANSWERS
 from chaski.server.dialects.common.constraints import read_constraint
 from chaski.server.dialects.common.images import check_images
+from chaski.server.dialects.common.sizes import MAX_PROMPTS, require_sendable
 from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
 from chaski.server.dialects.common.tools import require_distinct
-from chaski.server.dialects.llamacpp import read_lora
+from chaski.server.dialects.llamacpp.lora import read_lora
 from chaski.server.dialects.openai.conversation import OpenAIConversation, chosen, custom_names, read_tools
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
-from chaski.server.network.jsons import MAX_BODY, num_characters
 
 __all__ = [
     "CompletionRequest",
@@ -36,9 +37,6 @@ __all__ = [
     "top_of",
 ]
 
-MAX_ANSWERS = 16
-"""Largest number of answers to one prompt."""
-MAX_PROMPTS = 256
 _PROMPTS = "a string, a list of strings, a list of tokens, or a list of such lists"
 # Options that OpenAI's API does not define are accepted under their own names.
 _FIELDS = {name: name for name in names_of(FIELDS)}
@@ -83,7 +81,7 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
         raise OptionError("[] is too short - 'messages'")
     check_images(messages)
     _check_continuing(fields, is_begun=messages[-1]["role"] == "assistant")
-    _require_sendable(fields, read_count(body))
+    require_sendable(fields, read_count(body))
     choice, allowed = chosen(fields.data.get("tool_choice"))
     tools = list(read_tools(fields, ignored))
     require_distinct(tools)
@@ -134,7 +132,7 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
     prompts = _prompts(fields.data.get("prompt"))
     suffix, echoes = fields.text("suffix"), fields.flag("echo", False)
     count, best_of = _read_counts(fields)
-    _require_sendable(fields, best_of, len(prompts))
+    require_sendable(fields, best_of, len(prompts))
     num_searched = best_of
     if fields.flag("use_beam_search", False):
         best_of = count
@@ -171,23 +169,6 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
         has_logprobs=top is not None,
         has_prompt_logprobs=prompt_top is not None,
     )
-
-
-def _require_sendable(fields: Fields, num_answers: int, num_prompts: int = 1) -> None:
-    """Raise OptionError if the calls for all answers together are larger than a body may be.
-
-    Each answer needs its own call, which repeats the prompt and the other fields.
-    """
-    if num_answers * num_prompts <= 1:
-        return
-    prompts = num_characters(fields.data.get("prompt"))
-    others = num_characters(fields.data) - prompts
-    size = num_answers * (prompts + max(1, num_prompts) * others)
-    if size > MAX_BODY:
-        raise OptionError(
-            f"the prompts of all answers have {size} characters together; at most {MAX_BODY} are allowed; "
-            "ask for fewer answers at once, or shorten the prompt"
-        )
 
 
 def _read_counts(fields: Fields) -> tuple[int, int]:
