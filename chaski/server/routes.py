@@ -90,6 +90,10 @@ ROUTES = (
     # The web page, and routes that belong to no API.
     _raw("GET", "/", PUBLIC, web.root),
     _raw("GET", "/web/{name}", PUBLIC, web.asset),
+    _raw("GET", "/favicon.ico", PUBLIC, web.icon),
+    _raw("GET", "/apple-touch-icon.png", PUBLIC, web.icon),
+    _raw("GET", "/apple-touch-icon-precomposed.png", PUBLIC, web.icon),
+    _raw("GET", "/robots.txt", PUBLIC, web.robots),
     _json("GET", "/health", PUBLIC, general.health),
     _json("GET", "/v1/health", PUBLIC, general.health),
     _json("GET", "/metrics", USER, general.metrics),

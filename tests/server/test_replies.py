@@ -104,7 +104,8 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
     ]
     ours |= {f"POST {path}" for path in others}
     gets = ["/health", "/metrics", "/openapi.json", "/docs", "/props", "/slots", "/lora-adapters"]
-    gets += ["/v1/health", "/version", "/ping", "/load", "/models"]
+    gets += ["/v1/health", "/version", "/ping", "/load", "/models", "/favicon.ico", "/robots.txt"]
+    gets += ["/apple-touch-icon.png", "/apple-touch-icon-precomposed.png"]
     ours |= {f"GET {path}" for path in gets}
     texts = {"GET /", "GET /api/status", "POST /v1/responses"}  # of the last one: as "response"
     texts |= {"GET /web/{name}", "GET /api/live/cache", "GET /api/answers/{id}", "DELETE /api/answers/{id}"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
@@ -84,6 +86,32 @@ def test_files_are_kept_and_compressed(server: Running, name: str) -> None:
     assert server.get(f"/web/{name}", **{"if-none-match": plain.headers["etag"]}).status == 304
 
 
+@pytest.mark.parametrize(
+    ("path", "media_type", "sizes"),
+    [
+        ("/favicon.ico", "image/x-icon", {(16, 16), (32, 32), (48, 48)}),
+        ("/apple-touch-icon.png", "image/png", {(180, 180)}),
+        ("/apple-touch-icon-precomposed.png", "image/png", {(180, 180)}),
+    ],
+)
+def test_icons_that_browsers_ask_for(
+    server: Running, path: str, media_type: str, sizes: set[tuple[int, int]]
+) -> None:
+    """They have the colour of the icon that the page links to."""
+    reply = server.get(path, accept="image/*")
+    assert (reply.status, reply.headers["content-type"]) == (200, media_type)
+    image = Image.open(io.BytesIO(reply.body))
+    assert set(image.info.get("sizes", {image.size})) == sizes
+    svg = next((BUNDLE / name).read_text() for name in NAMES if name.endswith(".svg"))
+    color = image.convert("RGB").crop((image.width // 2, 3, image.width // 2 + 1, 4)).tobytes()
+    assert f'fill="#{color.hex()}"' in svg
+    assert server.get(path, **{"if-none-match": reply.headers["etag"]}).status == 304
+
+
+def test_crawlers_are_asked_to_leave(server: Running) -> None:
+    assert server.get("/robots.txt").body == b"User-agent: *\nDisallow: /\n"
+
+
 def test_all_of_it_is_small(server: Running) -> None:
     sizes = {name: len(server.get(f"/web/{name}", **{"accept-encoding": "gzip"}).body) for name in NAMES}
     reader = {name for name in NAMES if name.startswith(("pdf-worker-", "read-"))}
@@ -103,6 +131,7 @@ def test_the_page_comes_without_a_key_and_the_rest_does_not(models: Path) -> Non
     with running(Settings(address=SOMEWHERE, api_keys=("k",)), models) as guarded:
         assert guarded.get("/", **BROWSER).body.startswith(b"<!doctype html>")
         assert guarded.get(f"/web/{NAMES[0]}").status == 200
+        assert guarded.get("/favicon.ico").status == guarded.get("/robots.txt").status == 200
         for path in ("/api/tags", "/web", "/webs/x"):
             assert guarded.get(path).status == 401
         assert guarded.get("/", **BROWSER, host="evil.example").status == 403

@@ -1,4 +1,7 @@
-"""The page at `/` for browsers, and its files. API clients get Ollama's text instead of the page."""
+"""The page at `/` for browsers, and its files. API clients get Ollama's text instead of the page.
+
+Browsers and crawlers ask for some files that no page links to.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,40 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from chaski.server.web import page_file, page_headers, wants_page
+from chaski.server.web import PageFile, icon_file, page_file, page_headers, wants_page
 
-__all__ = ["asset", "root"]
+__all__ = ["asset", "icon", "robots", "root"]
 
 _FOR_EVER = "public, max-age=31536000, immutable"
+_FOR_A_DAY = "public, max-age=86400"
 
 
 async def root(request: Request) -> Response:
     """Return the web page to browsers, and Ollama's greeting, which its clients expect, to all others."""
     if not wants_page(request.headers):
         return PlainTextResponse("Ollama is running")
-    return await _file(
-        request, "index.html", {"Cache-Control": "no-cache", "Vary": "Accept, Accept-Encoding"}
-    )
+    kept = {"Cache-Control": "no-cache", "Vary": "Accept, Accept-Encoding"}
+    return _sent(request, await asyncio.to_thread(page_file, "index.html"), kept)
 
 
 async def asset(request: Request) -> Response:
     """Return a file of the page."""
     kept = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
-    return await _file(request, request.path_params["name"], kept)
+    return _sent(request, await asyncio.to_thread(page_file, request.path_params["name"]), kept)
 
 
-async def _file(request: Request, name: str, headers: dict[str, str]) -> Response:
-    found = await asyncio.to_thread(page_file, name)
+async def icon(request: Request) -> Response:
+    """Return the icon of the server, which browsers show with its pages, also for `-precomposed`."""
+    name = request.url.path.lstrip("/").replace("-precomposed", "")
+    return _sent(request, await asyncio.to_thread(icon_file, name), {"Cache-Control": _FOR_A_DAY})
+
+
+async def robots(request: Request) -> Response:
+    """Ask crawlers to read nothing."""
+    return PlainTextResponse("User-agent: *\nDisallow: /\n")
+
+
+def _sent(request: Request, found: PageFile | None, headers: dict[str, str]) -> Response:
     if found is None:
         raise HTTPException(404)
     reached = request.app.state.services.settings.mcp_servers

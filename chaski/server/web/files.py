@@ -1,7 +1,8 @@
 """Files of the web page, read and compressed. `make web` builds them from the sources in `web/`.
 
 The name of a file contains a digest of its content, so that browsers may cache it forever. Only the name
-`index.html` contains none.
+`index.html` contains none. The images in `icons`, which browsers ask for without a link, show
+`web/src/icon.svg`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from importlib.resources import files
 from msgspec import Struct
 from starlette.datastructures import Headers
 
-__all__ = ["PageFile", "page_file", "page_headers", "wants_page"]
+__all__ = ["PageFile", "icon_file", "page_file", "page_headers", "wants_page"]
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
+    "ico": "image/x-icon",
+    "png": "image/png",
     "woff2": "font/woff2",
     "bcmap": "application/octet-stream",
 }
@@ -67,19 +70,28 @@ class PageFile(Struct, frozen=True):
     etag: str
 
 
-@cache
-def _names() -> frozenset[str]:
-    return frozenset(each.name for each in (files(__package__) / "bundle").iterdir())
-
-
 def page_file(name: str) -> PageFile | None:
     """Return a file of the page by its name, read once; None if there is none."""
-    return _read(name) if name in _names() else None
+    return _file("bundle", name)
+
+
+def icon_file(name: str) -> PageFile | None:
+    """Return an image of `icons` by its name, read once; None if there is none."""
+    return _file("icons", name)
 
 
 @cache
-def _read(name: str) -> PageFile:
-    data = (files(__package__) / "bundle" / name).read_bytes()
+def _names(folder: str) -> frozenset[str]:
+    return frozenset(each.name for each in (files(__package__) / folder).iterdir())
+
+
+def _file(folder: str, name: str) -> PageFile | None:
+    return _read(folder, name) if name in _names(folder) else None
+
+
+@cache
+def _read(folder: str, name: str) -> PageFile:
+    data = (files(__package__) / folder / name).read_bytes()
     ending = name.rpartition(".")[2]
     compressed = gzip.compress(data, 9, mtime=0) if ending in _COMPRESSED else None
     return PageFile(_TYPES[ending], data, compressed, f'"{hashlib.sha256(data).hexdigest()[:24]}"')
