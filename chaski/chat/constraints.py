@@ -1,4 +1,7 @@
-"""The constraint of an answer (format, regex, choice, grammar) alongside thoughts and demanded calls."""
+"""The constraint of an answer (format, regex, choice, grammar) alongside thoughts and demanded calls.
+
+Constraints begin after a thought, and budgets end one. Both need the text around it.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,38 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
+from chaski.chat.beams import is_search
 from chaski.chat.options import CONSTRAINTS
 from chaski.errors import OptionError
 
 if TYPE_CHECKING:
+    from chaski.chat.efforts import Effort
+    from chaski.chat.formats import ChatFormat
     from chaski.text.parsers import Lead
 
-__all__ = ["after_thinking", "is_constrained", "require_no_other", "require_unconstrained"]
+__all__ = ["has_budget", "is_constrained", "require_no_other", "require_unconstrained", "with_prefix"]
 
 
-def after_thinking(options: Mapping[str, Any], lead: Lead | None) -> dict[str, Any]:
-    """Return options whose constraint, if there is one, leaves room for thinking before it."""
-    return {**({"format_thought": asdict(lead)} if lead and is_constrained(options) else {}), **options}
+def with_prefix(
+    chat_format: ChatFormat, lead: Lead | None, options: Mapping[str, Any], effort: Effort | None = None
+) -> dict[str, Any]:
+    """Return the option for the thought before an answer, where a constraint or a budget must know it.
+
+    A constraint takes only blanks or the header after the closing text, so a longer end is left out.
+    """
+    is_limited = has_budget(options) or effort is not None
+    if lead is None or is_search(options) or not (is_limited or is_constrained(options)):
+        return {}
+    end = chat_format.end_of_thought(lead) if is_limited else ""
+    after = end.partition(lead.closing)[2]
+    if is_constrained(options) and after != lead.header and (lead.header or after.strip()):
+        end = ""
+    return {"format_thought": {**asdict(lead), "end": end}}
+
+
+def has_budget(options: Mapping[str, Any]) -> bool:
+    """Return whether options limit the tokens of thoughts."""
+    return options.get("reasoning_budget") not in (None, -1)
 
 
 def is_constrained(options: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from chaski.chat.layout import without_placeholders
 from chaski.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
-    from chaski.text.parsers import Parser
+    from chaski.text.parsers import Lead, Parser
     from chaski.text.parsers.schema import Tools
     from chaski.text.parsers.stream import Block
     from chaski.text.template.chat import ChatTemplate
@@ -89,6 +90,12 @@ class ChatFormat(Struct, frozen=True):
         before, behind, between = tokens
         return f"{before}{prompt}{behind}{suffix}{between}"
 
+    def end_of_thought(self, lead: Lead) -> str:
+        """Return the text between a thought and the answer, as the template writes it, or else the family."""
+        from chaski.text.parsers.formats import usual_end
+
+        return usual_end(self.parser_name, lead)
+
     def parser(self, prompt: str, tools: Tools = (), thinks: bool = True, thought: str = "") -> Parser:
         """Return a parser of the answer to `prompt`; a `thought` at the end of the prompt continues."""
         from chaski.text.parsers.formats import parser_for
@@ -121,6 +128,9 @@ class GoFormat(ChatFormat, frozen=True):
 
     def knows_role(self, role: str) -> bool:
         return _knows_role(self.template, role)
+
+    def end_of_thought(self, lead: Lead) -> str:
+        return _shown_end(self.template, lead.closing) or ChatFormat.end_of_thought(self, lead)
 
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         assert self.template is not None
@@ -172,6 +182,9 @@ class JinjaFormat(ChatFormat, frozen=True):
     def knows_role(self, role: str) -> bool:
         return _knows_role(self.template, role)
 
+    def end_of_thought(self, lead: Lead) -> str:
+        return _shown_end(self.template, lead.closing) or ChatFormat.end_of_thought(self, lead)
+
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         if self.insertion is not None:
             return self.insertion.fill_in(prompt, suffix, tokens)
@@ -182,6 +195,13 @@ def _knows_role(template: ChatTemplate | GoTemplate | PlainTemplate | None, role
     from chaski.text.template.probes import knows_role
 
     return template is not None and knows_role(template.probing(), role)
+
+
+@lru_cache(64)
+def _shown_end(template: ChatTemplate | GoTemplate | PlainTemplate | None, closing: str) -> str | None:
+    from chaski.text.template.probes import end_of_thought
+
+    return None if template is None else end_of_thought(template.probing(), closing)
 
 
 def _check_variables(given: Collection[str], known: Collection[str]) -> None:

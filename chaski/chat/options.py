@@ -32,6 +32,8 @@ class GenerateOptions(SamplingKeywords, BeamKeywords, total=False):
     """Options under the names that Ollama gave them; `chaski.options.OPTIONS` explains each."""
 
     num_predict: int
+    reasoning_budget: int
+    reasoning_budget_message: str
     num_keep: int
     truncate: bool
     shift: bool
@@ -66,6 +68,8 @@ class AnswerOptions(BeamOptions, frozen=True, kw_only=True):
     """
 
     num_predict: int = -1
+    reasoning_budget: int = -1
+    reasoning_budget_message: str = ""
     num_keep: int = 4
     truncate: bool = False
     shift: bool = True

@@ -17,10 +17,17 @@ from msgspec.structs import replace
 from chaski.chat.answer_parser import AnswerParser
 from chaski.chat.arguments import check_roles
 from chaski.chat.choice import choose_chat_format, go_format
-from chaski.chat.constraints import after_thinking, require_no_other, require_unconstrained
+from chaski.chat.constraints import (
+    has_budget,
+    is_constrained,
+    require_no_other,
+    require_unconstrained,
+    with_prefix,
+)
 from chaski.chat.conversation import Conversation
 from chaski.chat.defaults import Defaults
 from chaski.chat.demanded_calls import DemandedCall, chosen_tools, schema_of_call
+from chaski.chat.efforts import Effort, effort_of, template_level
 from chaski.chat.encoding import PromptEncoder, TokenConfig
 from chaski.chat.events import Event, PromptTokens
 from chaski.chat.file_templates import file_templates, fill_in_tokens
@@ -160,7 +167,19 @@ class PromptBuilder(PromptEncoder):
 
     def _continuation(self, request: Generate, images: Items[Image]) -> Prepared:
         """Prepare an answer that continues a prompt; images come at its placeholders or else first."""
-        return self._prepared(request, self._laid_out(request.prompt, images), request.options)
+        prompt = request.prompt if isinstance(request.prompt, str) else ""
+        options = {**self._raw_prefix(prompt, request.options), **request.options}
+        return self._prepared(request, self._laid_out(request.prompt, images), options)
+
+    def _raw_prefix(self, prompt: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the option with the thought that the answer to a raw prompt may begin with, if it has a budget."""
+        options = merged_options(self.defaults.options, given)
+        if not has_budget(options) or is_constrained(options):
+            return {}
+        with suppress(TemplateError, UnsupportedError):
+            if "thinking" in self.chat_format.capabilities:
+                return with_prefix(self.chat_format, self.chat_format.parser(prompt).lead, options)
+        return {}
 
     def _answer(self, request: Chat, images: Items[Image]) -> Prepared:
         """Prepare the answer to a conversation whose messages count these images.
@@ -187,17 +206,20 @@ class PromptBuilder(PromptEncoder):
             require_no_other(constraints_of(options))
             parser = DemandedCall(parser)
             options["format"] = schema_of_call(conversation.tools)
-        lead = None if conversation.has_begun_answer(text) else parser.lead
+        effort = effort_of(request.think)
         holds = () if len(prompt.tokens) != whole else tuple(self._holds(request, images, text, prompt))
         answer = AnswerParser(parser, request.parallel_calls)
+        begun = answer.begin(request.begun) if request.begun else ()
+        lead = None if conversation.has_begun_answer(text.removesuffix(request.begun)) else parser.lead
         prepared = self._prepared(
             request,
             prompt,
-            {**_PARSED, **after_thinking(constraints_of(options), lead), **options},
+            {**_PARSED, **with_prefix(conversation.chat_format, lead, options, effort), **options},
             whole - len(prompt.tokens),
             answer,
+            effort,
         )
-        prepared = replace(prepared, begun=answer.begin(request.begun)) if request.begun else prepared
+        prepared = replace(prepared, begun=begun)
         return prepared if prepared.dropped else replace(prepared, holds=holds)
 
     def _holds(self, request: Chat, images: Items[Image], text: str, prompt: Prompt) -> Iterator[Hold]:
@@ -241,7 +263,9 @@ class PromptBuilder(PromptEncoder):
         if tools and chat_format.source is not None and "tools" not in chat_format.capabilities:
             raise UnsupportedError(f"{name} does not support tools: its chat template leaves them out")
         check_roles(request.messages, chat_format.knows_role)
-        think = chat_format.thinking(request.think)
+        options = merged_options(self.defaults.options, request.options)
+        asked = False if options.get("reasoning_budget") == 0 else template_level(request.think)
+        think = chat_format.thinking(asked)
         if think and "thinking" not in chat_format.capabilities:
             raise OptionError(f'"{name}" does not support thinking')
         messages = self.defaults.conversation(request.messages)
@@ -300,9 +324,11 @@ class PromptBuilder(PromptEncoder):
         options: Mapping[str, Any],
         dropped: int = 0,
         parser: AnswerParser | None = None,
+        effort: Effort | None = None,
     ) -> Prepared:
         self._require_text()
-        limits, sampling = parse_options(merged_options(self.defaults.options, options))
+        merged = merged_options(self.defaults.options, options)
+        limits, sampling = parse_options(merged)
         if sampling.seed is None:
             sampling = replace(sampling, seed=request.usual_seed)
         elif request.draw:
@@ -310,11 +336,14 @@ class PromptBuilder(PromptEncoder):
         prompt = self._fitted(whole, limits)
         self._require_tokens(sampling.logit_bias)
         self._require_tokens(limits.stop_token_ids)
+        limit = self._limit(len(prompt.tokens), limits)
+        if effort is not None and "reasoning_budget" not in merged:
+            limits = replace(limits, reasoning_budget=effort.budget_of(limit - len(prompt.tokens)))
         told = PromptTokens(len(whole.tokens), tuple(token for token in prompt.tokens if token >= 0))
         return Prepared(
             prompt=prompt,
             dropped=dropped + len(whole.tokens) - len(prompt.tokens),
-            limit=self._limit(len(prompt.tokens), limits),
+            limit=limit,
             context=self.context,
             num_keep=self._num_keep(prompt, limits) if self._shifts(limits) else None,
             limits=limits,

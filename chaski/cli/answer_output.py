@@ -104,6 +104,7 @@ def report(done: Done) -> str:
         ("prompt eval duration", duration(done.prefill_seconds), done.prefill_seconds),
         ("prompt eval rate", _rate(computed, done.prefill_seconds), computed),
         ("eval count", f"{done.generated_tokens} token(s)", done.generated_tokens),
+        ("thinking count", f"{done.thinking_tokens} token(s)", done.thinking_tokens),
         ("eval duration", duration(done.decode_seconds), done.decode_seconds),
         ("eval rate", _rate(decoded, done.decode_seconds), decoded),
     ]

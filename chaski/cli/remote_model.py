@@ -146,6 +146,7 @@ def _done(line: Mapping[str, Any]) -> Done:
         memory_tokens=tiers.get("memory", 0),
         disk_tokens=tiers.get("disk", 0),
         generated_tokens=line.get("eval_count", 0),
+        thinking_tokens=line.get("thinking_count", 0),
         proposed_tokens=line.get("proposed_count", 0),
         accepted_tokens=line.get("accepted_count", 0),
         dropped_tokens=line.get("prompt_dropped_count", 0),

@@ -148,6 +148,9 @@ class _Command(click.Command):
     metavar="LEVEL",
     help="Whether, or how much, the model thinks: true, false, low, medium, high or max.",
 )
+@click.option(
+    "--reasoning-budget", type=int, metavar="N", help="Tokens of thoughts at most; -1 for no limit."
+)
 @click.option("--hidethinking", is_flag=True, help="Do not print what the model thinks.")
 @click.option(
     "--markdown/--nomarkdown", default=True, help="Format answers on a terminal.  [default: markdown]"

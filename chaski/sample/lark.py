@@ -21,6 +21,7 @@ __all__ = [
     "AnswerPrefix",
     "Constraint",
     "ConstraintKind",
+    "end_mark",
     "not_compiled",
     "refused",
     "written",
@@ -74,6 +75,7 @@ class AnswerPrefix(Struct, frozen=True, kw_only=True):
     header   text before the answer itself
     is_open  the prompt has begun a thought, so the answer begins inside of it
     repeats  another thought may follow
+    end      text that ends a thought whose budget is spent; empty for `closing` and `header`
     """
 
     opening: str
@@ -81,6 +83,7 @@ class AnswerPrefix(Struct, frozen=True, kw_only=True):
     header: str = ""
     is_open: bool = False
     repeats: bool = False
+    end: str = ""
 
     @classmethod
     def read(cls, value: Any) -> AnswerPrefix:
@@ -90,11 +93,20 @@ class AnswerPrefix(Struct, frozen=True, kw_only=True):
         if not is_known or not all(type(item) is kinds[name] for name, item in value.items()):
             raise OptionError(
                 f"option format_thought is {value!r:.200}; it must have the texts opening and closing, and "
-                "may have header, is_open and repeats"
+                "may have header, is_open, repeats and end"
             )
         if not value["closing"] or not (value["opening"] or value.get("is_open")):
             raise OptionError("option format_thought needs texts that are not empty")
         return cls(**value)
+
+
+def end_mark(closing: str, controls: Mapping[str, int]) -> str:
+    """Return the part of a closing text that ends a thought: a control token at its beginning, or all of it.
+
+    controls: tokens that no text is made of, by spelling.
+    """
+    first = _split(closing, controls)[0]
+    return first if first in controls else closing
 
 
 def refused(kind: ConstraintKind, why: str, name: str = "") -> OptionError:

@@ -158,6 +158,16 @@ class Sampler:
             return Sampled(token_id)
         return scored(whole, token_id, self.options.top_logprobs)
 
+    def force(self, logits: Logits | LateLogits, token_id: int) -> Sampled:
+        """Return a token that is not drawn, as `sample` returns one. It takes no random number.
+
+        logits: as for `sample`; only log-probabilities need them. Raises `SamplingError` if these are NaN.
+        """
+        if not self.options.logprobs:
+            return Sampled(token_id)
+        whole = logits if isinstance(logits, np.ndarray) else logits.fetch()
+        return scored(whole, token_id, self.options.top_logprobs)
+
     def _without_excluded(self, top_logits: Logits) -> Logits:
         """The top logits of tokens that may be chosen; where none is left, these decide nothing."""
         excluded = self._excluded

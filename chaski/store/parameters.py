@@ -42,6 +42,7 @@ _READERS: Mapping[Kind, tuple[str, Callable[[str], Any]]] = {
     Kind.TOKENS: ("int", int),
     Kind.NUMBER: ("float", _finite),
     Kind.FLAG: ("bool", _TRUTH.__getitem__),
+    Kind.TEXT: ("string", str),
     Kind.TEXTS: ("string", str),
 }
 _NAMES = frozenset(names_of(MODELFILE))

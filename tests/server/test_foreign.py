@@ -106,15 +106,16 @@ OTHERS: dict[str, dict[str, str]] = {
             add_generation_prompt bad_words chat_template_kwargs continue_final_message dry_allowed_length
             dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers early_stopping grammar
             guided_choice guided_grammar guided_json guided_regex ignore_eos include_stop_str_in_output
-            json_schema length_penalty lora min_p min_tokens prompt_logprobs reasoning repetition_penalty
-            stop_token_ids structured_outputs top_k top_n_sigma typical_p use_beam_search xtc_probability
-            xtc_threshold""",
+            json_schema length_penalty lora min_p min_tokens prompt_logprobs reasoning reasoning_budget_message
+            reasoning_budget_tokens repetition_penalty stop_token_ids structured_outputs
+            thinking_budget_tokens thinking_token_budget top_k top_n_sigma typical_p use_beam_search
+            xtc_probability xtc_threshold""",
         "refused": """
             add_special_tokens allowed_token_ids best_of chat_template documents dynatemp_range echo
             grammar_lazy guided_whitespace_pattern include_reasoning logits_processors min_keep mirostat
             mm_processor_kwargs n_discard n_probs post_sampling_probs return_token_ids
             return_tokens_as_token_ids skip_special_tokens spaces_between_special_tokens structural_tag
-            thinking_token_budget truncate_prompt_tokens""",
+            truncate_prompt_tokens""",
         "harmless": """
             cache_prompt dynatemp_exponent guided_decoding_backend id_slot mirostat_eta mirostat_tau
             priority request_id""",
@@ -272,5 +273,5 @@ def test_streams_say_it_too(server: Running) -> None:
         reply = server.post(path, asked | {"tone": "kind", "thinking": {"budget_tokens": 3}})
         assert (reply.status, reply.headers[HEADER]) == (200, "field tone, field thinking")
     asked["max_tokens"] = 8
-    reply = server.post("/v1/messages", asked | {"thinking": {"type": "enabled", "budget_tokens": 1024}})
-    assert reply.headers[HEADER] == "field thinking.budget_tokens"
+    reply = server.post("/v1/messages", asked | {"thinking": {"type": "enabled", "display": "omitted"}})
+    assert reply.headers[HEADER] == "field thinking.display"

@@ -48,6 +48,7 @@ class Generation(Sequence):
         "_shifted",
         "_speculator",
         "_started",
+        "_thoughts",
         "_took_largest",
     )
 
@@ -59,6 +60,7 @@ class Generation(Sequence):
         self._speculator = _speculator(request, self.tokens)
         self._grammar = request.grammar
         self._allowed = request.grammar.allowed() if request.grammar else None
+        self._thoughts = request.thoughts
         self._proposed: list[int] = []  # tokens for the positions after the last one
         self._request = request
         self._sampler = Sampler(request.sampling, request.rules)
@@ -131,6 +133,8 @@ class Generation(Sequence):
         """See `Sequence.takes_largest`. An end that is ruled out has the largest logit again and again."""
         if self._grammar is not None or self._is_scoring or not self._sampler.takes_largest:
             return False
+        if self._forced is not None:
+            return False
         if self._speculator is not None and self._speculator.propose():
             return False  # computed together, these are ready sooner
         return not self._sampler.rules_out or (self._took_largest and not for_sure)
@@ -191,19 +195,30 @@ class Generation(Sequence):
             self._stop("length")
             return
         try:
-            sampled = self._sampler.sample(row, self._allowed, top_logits)
+            forced = self._forced
+            if forced is None:
+                sampled = self._sampler.sample(row, self._allowed, top_logits)
+            else:
+                sampled = self._sampler.force(row, forced)
         except ChaskiError as error:
             self._stop(error)
             return
         self._took_largest = bool(top_logits.size and top_logits[1, 0] == sampled.token_id)
         self.tokens.append(sampled.token_id)
         self._sampler.accept(sampled.token_id)
+        if self._thoughts is not None:
+            self._thoughts.accept(sampled.token_id)
         self._sampled.append(sampled)
         self._num_sampled += 1
         if sampled.token_id in self._request.end_ids:
             self._stop("stop")
         elif self._length >= self._request.limit:
             self._stop("length")
+
+    @property
+    def _forced(self) -> int | None:
+        """The next token, if the budget of thoughts decides it."""
+        return None if self._thoughts is None else self._thoughts.forced
 
     def propose(self) -> None:
         if self._speculator is not None:

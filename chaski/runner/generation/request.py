@@ -18,6 +18,7 @@ from chaski.runner.speculation.speculator import Draft
 from chaski.sample import SamplingOptions
 from chaski.sample.grammar import Grammar
 from chaski.sample.rules import TokenRules
+from chaski.sample.thought_budget import ThoughtBudget
 
 __all__ = ["SHIFT_MULTIPLE", "GenerationRequest", "Shift", "TextDecoder"]
 
@@ -68,6 +69,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     draft           what proposes them; None proposes n-grams of the text itself
     written         ids that the answer is known to begin with; they are proposed before all others
     grammar         restricts the tokens that may come; nothing is proposed with one
+    thoughts        ends thoughts in time; None if they have no limit
     rules           the tokens that its options rule out
     end_ids         tokens that end it
     shown_ends      those of them whose text is part of the answer
@@ -94,6 +96,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     draft: Draft | None = None
     written: Items[int] = ()
     grammar: Grammar | None = None
+    thoughts: ThoughtBudget | None = None
     rules: TokenRules | None = None
     end_ids: frozenset[int] = frozenset()
     shown_ends: frozenset[int] = frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ from chaski.runner.generation.request import GenerationRequest, Shift
 from chaski.runner.generation.token_rules import token_rules
 from chaski.runner.speculation.speculator import Draft
 from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary
+from chaski.sample.rules import TokenRules
+from chaski.sample.thought_budget import ThoughtBudget, end_of_thought
 
 if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
@@ -122,6 +125,7 @@ class SequenceBuilder(PromptBuilder):
         stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
         if limits.prompt_logprobs is not None and prepared.prompt.images:
             raise UnsupportedError("prompt_logprobs is for prompts without images")
+        rules = token_rules(limits, self.tokenizer)
         request = GenerationRequest(
             prompt=prepared.prompt.tokens,
             groups=prepared.prompt.groups,
@@ -132,13 +136,14 @@ class SequenceBuilder(PromptBuilder):
             adapters=self._applied(limits.adapter),
             limit=prepared.limit,
             grammar=self._grammar(limits),
+            thoughts=self._thoughts(limits, rules),
             context=self.context,
             shift=None if prepared.num_keep is None else Shift(self.context, prepared.num_keep),
             max_proposed=limits.draft_num_predict if self._can_speculate else 0,
             draft=self._draft,
             written=written if self._can_speculate else (),
             sampling=prepared.sampling,
-            rules=token_rules(limits, self.tokenizer),
+            rules=rules,
             end_ids=self.tokenizer.eos_ids | stops,
             shown_ends=stops - self.tokenizer.eos_ids if limits.include_stop_str_in_output else frozenset(),
             stop=limits.stop,
@@ -167,6 +172,19 @@ class SequenceBuilder(PromptBuilder):
     def _grammar(self, limits: AnswerOptions) -> Grammar | None:
         constraint = limits.constraint
         return None if constraint is None else self._grammars.compile(constraint, limits.format_thought)
+
+    def _thoughts(self, limits: AnswerOptions, rules: TokenRules) -> ThoughtBudget | None:
+        prefix, budget = limits.format_thought, limits.reasoning_budget
+        if prefix is None or budget < 0:
+            return None
+        end = limits.reasoning_budget_message + end_of_thought(prefix)
+        end_ids = self.tokenizer.encode(end, add_special=False, continues=True)
+        return ThoughtBudget(prefix, budget, end_ids, self._controls, rules.spell)
+
+    @cached_property
+    def _controls(self) -> Mapping[str, int]:
+        """Tokens that no text is made of, by their spelling."""
+        return {self.tokenizer.token(token_id): token_id for token_id in self.tokenizer.control_ids()}
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:

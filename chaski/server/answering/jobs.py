@@ -199,10 +199,14 @@ async def chat_call(job: Job, request: ChatRequest) -> Chat:
     opening = len(turns) - len(request.messages)
     can_think = "thinking" in chat_format.capabilities
     require(can_think or not request.think or request.drops_think, _no_thinking(job))
+    options = job.answer_options()
+    if request.think is None and not request.thinks_unasked:
+        # A thought that the template cannot switch off was not forbidden.
+        options.setdefault("reasoning_budget", -1)
     return Chat(
         messages=tuple(turns),
         tools=tuple(request.tools),
-        options=job.answer_options(),
+        options=options,
         images=tuple(map(image_bytes, sources)),
         think=_think(request, can_think),
         tool_choice=request.tool_choice,

@@ -283,6 +283,7 @@ def _end(finish: Finish) -> dict[str, Any]:
         "prompt_eval_duration": _nanoseconds(done.prefill_seconds),
         "eval_count": done.generated_tokens,
         "eval_duration": _nanoseconds(done.decode_seconds),
+        "thinking_count": finish.thought,
         "prompt_cached_count": done.cached_tokens,
         **cached_by_tier([done]),
         "prompt_dropped_count": finish.dropped,

@@ -105,7 +105,12 @@ MESSAGES: FieldTable = {
         "auto, any, none, or the tool to call; enforced",
         parts=reads("type", "name", "disable_parallel_tool_use"),
     ),
-    "thinking": Field(OBJECT, "whether to think: enabled, adaptive or disabled", parts=reads("type")),
+    "thinking": Field(
+        OBJECT,
+        "whether to think (`type`: enabled, adaptive or disabled), and with how many tokens at most "
+        "(`budget_tokens`)",
+        parts=reads("type", "budget_tokens"),
+    ),
     "output_config": Field(
         OBJECT,
         "the effort of thinking (`effort`), and a schema that the answer follows (`format`)",

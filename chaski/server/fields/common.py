@@ -119,9 +119,15 @@ THINKING: FieldTable = {
     "reasoning_effort": Field(TEXT, "the same as `think`: none, minimal, low, medium, high, xhigh, max"),
     "reasoning": Field(
         OBJECT,
-        "the same as `think`, in `effort` or `enabled`; replies always contain the full thinking",
-        parts=reads("effort", "enabled", "summary", "generate_summary"),
+        "the same as `think`, in `effort` or `enabled`, and as `reasoning_budget`, in `max_tokens`; replies "
+        "always contain the full thinking",
+        parts=reads("effort", "enabled", "max_tokens", "summary", "generate_summary"),
     ),
+    "reasoning_budget": option_field("reasoning_budget"),
+    "reasoning_budget_message": option_field("reasoning_budget_message"),
+    "thinking_token_budget": Field(WHOLE, "as in vLLM: the same as `reasoning_budget`"),
+    "thinking_budget_tokens": Field(WHOLE, "as in llama.cpp: the same as `reasoning_budget`"),
+    "reasoning_budget_tokens": Field(WHOLE, "as in llama.cpp: the same as `reasoning_budget`"),
     "chat_template_kwargs": Field(
         OBJECT,
         "variables of the template; `enable_thinking`, `thinking` and `reasoning_effort` work like `think`",

@@ -109,6 +109,8 @@ class Fields:
                 return self.number(name, None)
             case Kind.FLAG:
                 return self.flag(name, False)
+            case Kind.TEXT:
+                return self.text(name)
             case Kind.TEXTS:
                 return self.texts(name)
             case Kind.TOKENS:

@@ -65,7 +65,6 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "structural_tag": (),
     "return_tokens_as_token_ids": (False,),
     "return_token_ids": (False,),
-    "thinking_token_budget": (-1,),
     "include_reasoning": (True,),
     "prompt_logprobs": (),
     "best_of": (1,),
@@ -91,6 +90,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "image_data": ([],),
     "input_extra": ([],),
     "reasoning_budget": (-1,),
+    "thinking_token_budget": (-1,),
     # Ollama, whose newest engine no longer has them
     "tfs_z": (1,),
     "penalize_newline": (True,),

@@ -15,7 +15,7 @@ from chaski.errors import UnsupportedError
 from chaski.text.parsers.blocks import CallBlock, QuotedBy
 from chaski.text.parsers.glimmer import GlimmerParser
 from chaski.text.parsers.harmony import HarmonyParser
-from chaski.text.parsers.pieces import Parser
+from chaski.text.parsers.pieces import Lead, Parser
 from chaski.text.parsers.python_text import PythonStrings
 from chaski.text.parsers.readers import (
     read_actions,
@@ -42,6 +42,7 @@ class Format(Struct, frozen=True):
     special  the tags of thinking are never text: they count anywhere, even if thinking is off
     wrapping silent tags around answers after thoughts; they count if the template makes the model think
     spelling the text before a list of calls in past answers, for templates that do not write calls
+    answering the text between the closing tag of a thought and the answer, for templates that drop thoughts
     """
 
     blocks: tuple[Block, ...] = ()
@@ -51,6 +52,7 @@ class Format(Struct, frozen=True):
     special: bool = False
     wrapping: tuple[str, ...] = ()
     spelling: str = ""
+    answering: str = ""
 
 
 def _json_list(opening: str, closing: str) -> Format:
@@ -143,6 +145,7 @@ FORMATS: Mapping[str, Format] = {
             "<|END_TEXT|>",
             "<|END_OF_TURN_TOKEN|>",
         ),
+        answering="<|START_RESPONSE|>",
     ),
     "command-r": Format(
         tuple(CallBlock(f"Action:{blank}```json", "```", read_actions) for blank in ("", " ", "\n"))
@@ -185,6 +188,7 @@ FORMATS: Mapping[str, Format] = {
         tuple(CallBlock(opening, None, read_json) for opening in ("<|tool_call|>", "<tool_call>")),
         wrapping=("<response>", "</response>"),
         spelling="<|tool_call|>",
+        answering="\n<response>",
     ),
     "harmony": _HARMONY,
     "hermes": _HERMES,
@@ -292,6 +296,7 @@ FORMATS: Mapping[str, Format] = {
         thinking=("<|think|>", "<|end|>"),
         silent=("<|begin|>assistant", "<|content|>", "<|end|>", "<|tool_calls|>", "<|calls|>"),
         special=True,
+        answering="<|begin|>assistant<|content|>",
     ),
 }
 
@@ -389,6 +394,16 @@ def parser_for(
         skips_blanks=not thought,
         thinks_again=format.special,
     )
+
+
+def usual_end(name: str, lead: Lead) -> str:
+    """Return the text between a thought and the answer of a format, where no template shows it.
+
+    Most models that write `<think>` put blanks around the closing tag.
+    """
+    if lead.header or FORMATS[name].answering:
+        return lead.closing + lead.header + FORMATS[name].answering
+    return f"\n{lead.closing}\n\n" if lead.closing == _THINK[1] else lead.closing
 
 
 def tags_in(template: str, name: str = "") -> tuple[str, str] | None:

@@ -91,11 +91,12 @@ class StreamParser:
 
     @property
     def lead(self) -> Lead | None:
-        """The tags of a thought that may precede the content; None if there may be no thought."""
-        if self._thinking is None:
+        """The tags of a thought that may precede the rest of the content; None if there may be no thought."""
+        is_open = self._state in (_State.THINKING, _State.HELD)
+        may_open = self._thinks_again or self._state is _State.START
+        if self._thinking is None or not (is_open or may_open):
             return None
         opening, closing = self._thinking
-        is_open = self._state is _State.THINKING
         return Lead(opening, closing, is_open=is_open, repeats=self._thinks_again)
 
     def feed(self, text: str) -> list[Piece]:

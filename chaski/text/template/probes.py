@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chaski.errors import TemplateError
 
-__all__ = ["Probe", "Rendering", "knows_role", "shows_tools", "thinks"]
+__all__ = ["Probe", "Rendering", "end_of_thought", "knows_role", "shows_tools", "thinks"]
 
 Message = Mapping[str, Any]
 
@@ -124,6 +124,13 @@ _THOUGHTFUL = (
     [_USER, {**_ANSWER, **_THOUGHT}],
     [_USER, _calling(_call(_SHORT), **_THOUGHT), _result(_SHORT)],
 )
+_THOUGHT_PARTS = [{"type": "thinking", "thinking": "qthought"}, {"type": "text", "text": "qanswer"}]
+# Conversations with an answer after a thought, the likeliest to be shown first.
+_THOUGHT_OUT = (
+    [_USER, {**_ANSWER, **_THOUGHT}],
+    [_USER, {**_ANSWER, **_THOUGHT}, _AGAIN],
+    [_USER, {**_ANSWER, "content": _THOUGHT_PARTS}, _AGAIN],
+)
 # A prompt that ends with the opening of a thought, such as `<think>`.
 _OPENED = re.compile(r"[<\[][^<>\[\]]*think[^<>\[\]]*[>\]]\s*\Z", re.IGNORECASE)
 
@@ -146,6 +153,19 @@ def thinks(render: Rendering, tags: tuple[str, str] | None) -> bool:
     return (_shows_part(render, "thinking") and not _shows_part(render, "qpart")) or (
         tags is not None and _drops_thoughts(render, tags)
     )
+
+
+def end_of_thought(render: Rendering, closing: str) -> str | None:
+    """Return what a template writes from the end of a thought to the text after it, with its blanks.
+
+    `closing` is part of it. None if the template does not show thoughts.
+    """
+    for messages in _THOUGHT_OUT:
+        text = _text(render, messages, enable_thinking=True, thinking=True, add_generation_prompt=False)
+        between, answer, _ = text.partition("qthought")[2].partition("qanswer")
+        if answer and closing in between:
+            return between
+    return None
 
 
 def knows_role(render: Rendering, role: str) -> bool:

@@ -141,4 +141,5 @@ def _usage(finish: Finish) -> dict[str, Any]:
         "cache_creation_input_tokens": num_created,
         "cache_creation": created,
         "output_tokens": done.generated_tokens,
+        "output_tokens_details": {"thinking_tokens": finish.thought},
     }

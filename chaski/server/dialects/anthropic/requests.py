@@ -11,14 +11,20 @@ from chaski.sample.schema import named
 from chaski.server.answering.requests import ChatRequest
 from chaski.server.dialects.anthropic.input import AnthropicConversation
 from chaski.server.dialects.common.images import check_images
-from chaski.server.dialects.common.thinking import Think, agreed, read_thinking, template_variables
+from chaski.server.dialects.common.thinking import (
+    Think,
+    agreed,
+    read_budget,
+    read_thinking,
+    template_variables,
+)
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
 
 __all__ = ["read_count", "read_messages"]
 
 _LATER = ("compaction",)
-_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "max", "max": "max"}
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 def read_messages(body: Mapping[str, Any]) -> ChatRequest:
@@ -51,6 +57,8 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
     if stops := fields.texts("stop_sequences"):
         options["stop"] = stops
     choice = Fields(fields.mapping("tool_choice"), "tool_choice")
+    think, budget_tokens = _thinking(fields)
+    budget, budget_given_as = read_budget(fields, **{"thinking.budget_tokens": budget_tokens})
     return ChatRequest(
         model=fields.text("model"),
         messages=conversation.messages,
@@ -58,15 +66,16 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
         marks=tuple(conversation.marks),
         tool_choice=_tool_choice(choice),
         parallel_calls=not choice.flag("disable_parallel_tool_use", False),
-        options=options,
+        options=options | budget,
         given_as={
             "num_predict": "max_tokens",
             "stop": "stop_sequences",
             "format": "output_config.format",
+            **budget_given_as,
         },
         stream=fields.flag("stream", False),
         format=_format(Fields(fields.mapping("output_config"), "output_config")),
-        think=_thinking(fields),
+        think=think,
         template_variables=template_variables(fields),
         drops_think=True,
         thinks_unasked=False,
@@ -76,8 +85,8 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
     )
 
 
-def _thinking(fields: Fields) -> Think:
-    """Return the thinking switch or effort level of the request; None if it sets neither."""
+def _thinking(fields: Fields) -> tuple[Think, int | None]:
+    """Return the thinking switch or effort level of the request, and its budget; None for what it leaves out."""
     thinking = Fields(fields.mapping("thinking"), "thinking")
     kind = thinking.text("type") if thinking.data else None
     if kind not in (None, "enabled", "adaptive", "disabled"):
@@ -90,7 +99,7 @@ def _thinking(fields: Fields) -> Think:
         raise OptionError(f"output_config.effort {effort!r:.40} must be one of {', '.join(_EFFORTS)}")
     said: dict[str, Think] = {"thinking": None if kind is None else kind != "disabled"}
     think = agreed(said | read_thinking(fields))
-    return _EFFORTS[effort] if think is True and effort else think
+    return effort if think is True and effort else think, budget
 
 
 def _format(fields: Fields) -> Mapping[str, Any] | None:

@@ -1,26 +1,20 @@
-"""Thinking switches and effort levels on `/v1`. Clients send them in several fields, which must agree."""
+"""Switches, levels and budgets of thinking on `/v1`. Clients send them in several fields, which must agree."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from chaski.chat.efforts import EFFORTS
 from chaski.chat.formats import Think
 from chaski.errors import OptionError
 from chaski.server.fields.reader import Fields
 
-__all__ = ["Think", "agreed", "read_thinking", "template_variables"]
+__all__ = ["Think", "agreed", "read_budget", "read_thinking", "template_variables"]
 
-_EFFORTS: Mapping[str, bool | str] = {
-    "none": False,
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "max",
-    "ultra": "max",
-    "max": "max",
-}
+_EFFORTS: Mapping[str, bool | str] = {"none": False, **{name: name for name in EFFORTS}, "ultra": "max"}
+# The names of chaski, vLLM and llama.cpp (two).
+_BUDGETS = ("reasoning_budget", "thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens")
 _SWITCHES = ("enable_thinking", "thinking")
 _RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
 
@@ -39,6 +33,26 @@ def read_thinking(fields: Fields) -> dict[str, Think]:
         found[f"chat_template_kwargs.{name}"] = _flag(variables, name)
     found["chat_template_kwargs.reasoning_effort"] = _effort(variables, "reasoning_effort")
     return found
+
+
+def read_budget(fields: Fields, **others: int | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the options of a request's budget, and the names of the fields that gave them.
+
+    others: the same from fields that only one API has, by name. Raises OptionError if two of them differ.
+    """
+    found = {name: fields.integer(name, None) for name in _BUDGETS}
+    found["reasoning.max_tokens"] = Fields(fields.mapping("reasoning"), "reasoning").integer(
+        "max_tokens", None
+    )
+    said = {name: value for name, value in (found | others).items() if value is not None}
+    names = {value: name for name, value in said.items()}
+    if len(names) > 1:
+        first, second, *_ = names.values()
+        raise OptionError(f"{first} and {second} contradict each other about thinking; leave one of them out")
+    options: dict[str, Any] = {"reasoning_budget": value for value in names}
+    if fields.has("reasoning_budget_message"):
+        options["reasoning_budget_message"] = fields.text("reasoning_budget_message")
+    return options, {"reasoning_budget": name for name in names.values()}
 
 
 def agreed(found: Mapping[str, Think]) -> Think:

@@ -17,7 +17,7 @@ from chaski.server.answering.several import MAX_ANSWERS
 from chaski.server.dialects.common.constraints import read_constraint
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.sizes import MAX_PROMPTS, require_sendable
-from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
+from chaski.server.dialects.common.thinking import agreed, read_budget, read_thinking, template_variables
 from chaski.server.dialects.common.tools import require_distinct
 from chaski.server.dialects.llamacpp.lora import read_lora
 from chaski.server.dialects.openai.conversation import OpenAIConversation, chosen, custom_names, read_tools
@@ -266,10 +266,11 @@ def _common(fields: Fields, count: int) -> dict[str, Any]:
     constrained = read_constraint(fields, "response_format", format)
     options = _searched(fields, read_options(fields, *_LIMITS), count)
     given = limit_of(fields, *_LIMITS)
+    budget, budget_given_as = read_budget(fields)
     return {
         "model": fields.text("model"),
-        "options": {**options, **constrained.options},
-        "given_as": {**given, **constrained.given_as},
+        "options": {**options, **constrained.options, **budget},
+        "given_as": {**given, **constrained.given_as, **budget_given_as},
         "stream": fields.flag("stream", False),
         "format": constrained.format,
         "keep_alive": parse_duration(fields.data["keep_alive"]) if fields.has("keep_alive") else None,

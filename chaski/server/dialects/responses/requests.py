@@ -12,7 +12,7 @@ from chaski.server.answering.requests import ChatRequest
 from chaski.server.dialects.common.constraints import read_constraint
 from chaski.server.dialects.common.images import check_images
 from chaski.server.dialects.common.metadata import read_metadata
-from chaski.server.dialects.common.thinking import agreed, read_thinking, template_variables
+from chaski.server.dialects.common.thinking import agreed, read_budget, read_thinking, template_variables
 from chaski.server.dialects.common.tools import require_distinct
 from chaski.server.dialects.openai.requests import limit_of, read_options, schema_in, top_of
 from chaski.server.dialects.responses.input import FindItem, ResponsesConversation
@@ -87,14 +87,15 @@ def read_response(
     choice, allowed = _tool_choice(fields.data.get("tool_choice"))
     truncates = _truncation(fields) == "auto"
     constrained = read_constraint(fields, "text.format", _format(fields))
+    budget, budget_given_as = read_budget(fields)
     chat = ChatRequest(
         model=fields.text("model"),
         messages=[*system, *turns],
         tools=[tool.function for tool in tools if allowed is None or tool.full_name in allowed],
         tool_choice=choice,
         parallel_calls=fields.flag("parallel_tool_calls", True),
-        options={**read_options(fields, _LIMIT), **constrained.options},
-        given_as={**limit_of(fields, _LIMIT), **constrained.given_as},
+        options={**read_options(fields, _LIMIT), **constrained.options, **budget},
+        given_as={**limit_of(fields, _LIMIT), **constrained.given_as, **budget_given_as},
         stream=fields.flag("stream", False),
         format=constrained.format,
         think=agreed(read_thinking(fields)),

@@ -1,0 +1,104 @@
+"""The budget of an answer's thoughts: it counts their tokens, and names the tokens that end them in time.
+
+`docs/sampling.md` states the rule. A budget reads only the tokens of its own answer. So it decides the same,
+however the tokens are computed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from chaski.sample.lark import AnswerPrefix, end_mark
+
+__all__ = ["ThoughtBudget", "end_of_thought"]
+
+
+def end_of_thought(prefix: AnswerPrefix) -> str:
+    """Return the text that ends a thought early, up to where the answer begins."""
+    return prefix.end or prefix.closing + prefix.header
+
+
+class ThoughtBudget:
+    """The state of one answer."""
+
+    def __init__(
+        self,
+        prefix: AnswerPrefix,
+        num_tokens: int,
+        end_ids: Sequence[int],
+        controls: Mapping[str, int],
+        spell: Callable[[int], bytes],
+    ) -> None:
+        """num_tokens: the most tokens of thoughts. end_ids: those of `end_of_thought`, at least one.
+
+        controls: tokens that no text is made of, by spelling. spell: returns the bytes of a token.
+        """
+        self._opening = prefix.opening.strip().encode()
+        self._closing = end_mark(prefix.closing, controls).encode()
+        self._repeats = prefix.repeats
+        self._left = num_tokens
+        self._end_ids = end_ids
+        self._spell = spell
+        self._is_open = prefix.is_open
+        self._may_open = not prefix.is_open
+        self._is_first = True  # only blanks came so far
+        self._tail = b""  # the end of the text, in which a mark may have begun
+        self._forced: deque[int] = deque(end_ids if self._is_spent else ())
+
+    @property
+    def forced(self) -> int | None:
+        """The next token, if the budget decides it; None if the sampler does."""
+        return self._forced[0] if self._forced else None
+
+    def accept(self, token_id: int) -> None:
+        """Continue after a token."""
+        if self._forced:
+            self._forced.popleft()
+            if not self._forced:
+                self._close()
+            return
+        if not (self._is_open or self._may_open):
+            return
+        self._left -= self._is_open or self._is_first
+        self._tail += self._spell(token_id)
+        while self._is_open or self._may_open:
+            found = self._find_closing() if self._is_open else self._find_opening()
+            if not found:
+                break
+        if self._is_spent:
+            self._forced.extend(self._end_ids)
+
+    @property
+    def _is_spent(self) -> bool:
+        return self._is_open and self._left <= 0
+
+    def _find_closing(self) -> bool:
+        _, mark, after = self._tail.partition(self._closing)
+        if not mark:
+            self._tail = _end(self._tail, len(self._closing))
+            return False
+        self._close()
+        self._tail = after
+        return True
+
+    def _find_opening(self) -> bool:
+        if self._is_first:
+            self._tail = self._tail.lstrip()
+            self._is_first = self._opening.startswith(self._tail)
+        before, mark, after = self._tail.partition(self._opening)
+        if mark and (self._repeats or not before):
+            self._is_open, self._is_first, self._tail = True, False, after
+            return True
+        self._may_open = self._is_first or self._repeats
+        self._tail = self._tail if self._is_first else _end(self._tail, len(self._opening))
+        return False
+
+    def _close(self) -> None:
+        self._is_open, self._is_first, self._tail = False, False, b""
+        self._may_open = self._repeats
+
+
+def _end(text: bytes, length: int) -> bytes:
+    """Return the part of a text in which a mark of `length` bytes may have begun."""
+    return text[max(0, len(text) - length + 1) :]
