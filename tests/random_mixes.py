@@ -215,6 +215,7 @@ class Mix:
         }
         self.stems = [self._ids(2 * self.context) for _ in range(3)]
         self.forgotten = self.interrupts = 0
+        self.words: list[str] = []
         self.restored: Counter[str] = Counter()
 
     def __str__(self) -> str:
@@ -245,6 +246,7 @@ class Mix:
     def _run(self, alone: chaski.LLM) -> list[Asked]:
         beside = {"parallel": self.parallel, "num_batch": self.num_batch, "draft": self.draft}
         with chaski.load(self.path, **beside, **self.settings) as loaded:
+            self.words = _words(loaded)
             loaded.engine._prefix_cache.policy = self.policy
             different = []
             for asked in self._asked_at_random(loaded):
@@ -322,15 +324,35 @@ class Mix:
             "shift": self.random.random() < 0.9,
             "truncate": True,
         }
-        if self.random.random() < 0.15:
+        is_constrained = self.random.random() < 0.15
+        if is_constrained:
             constraint = CONSTRAINTS[below(len(CONSTRAINTS))]
             options |= constraint if self.model.spells_json or "format" not in constraint else {}
+        if self.words and self.random.random() < 0.3:
+            options |= self._budget(is_constrained)
         if self.model.pictures is not None and self.random.random() < 0.6:
             return self._with_image(options)
         stem = self.stems[below(3)]
         length = int(pick((1, self.context, self.context - 1, 1 + below(self.context), below(20) + 1)))
         shared = below(length + 1) if self.random.random() < 0.6 else length
         return Asked(stem[:shared] + self._ids(length - shared), [], options)
+
+    def _budget(self, is_constrained: bool) -> dict[str, Any]:
+        """Return a limit for thoughts between words that occur in any text.
+
+        The words of a constrained answer must not look like the beginning of a thought.
+        """
+        opening, closing, header = (str(word) for word in self.random.choice(self.words, 3))
+        thought = {
+            "opening": opening,
+            "closing": closing,
+            "header": header if self.random.random() < 0.5 else "",
+            "is_open": is_constrained or self.random.random() < 0.5,
+            "repeats": not is_constrained and self.random.random() < 0.5,
+            "end": str(self.random.choice(("", closing + header))),
+        }
+        count = int(self.random.choice((0, 1, 5, self.random.integers(self.context))))
+        return {"reasoning_budget": count, "format_thought": thought}
 
     def _search(self, options: dict[str, Any]) -> dict[str, Any]:
         kept = {name: options[name] for name in ("logprobs", "num_keep", "num_predict", "truncate")}
@@ -359,6 +381,14 @@ class Mix:
 
     def _ids(self, count: int) -> list[int]:
         return [int(token) for token in self.random.integers(5, 60, count)]
+
+
+def _words(model: chaski.LLM) -> list[str]:
+    """Return the texts of single tokens that texts begin with as well as contain."""
+    words = {token: model.detokenize([token]) for token in range(5, 60)}
+    return [
+        word for token, word in words.items() if word.strip() == word and model.tokenize(word)[-1:] == [token]
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

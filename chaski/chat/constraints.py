@@ -25,17 +25,11 @@ __all__ = ["has_budget", "is_constrained", "require_no_other", "require_unconstr
 def with_prefix(
     chat_format: ChatFormat, lead: Lead | None, options: Mapping[str, Any], effort: Effort | None = None
 ) -> dict[str, Any]:
-    """Return the option for the thought before an answer, where a constraint or a budget must know it.
-
-    A constraint takes only blanks or the header after the closing text, so a longer end is left out.
-    """
+    """Return the option for the thought before an answer, where a constraint or a budget must know it."""
     is_limited = has_budget(options) or effort is not None
     if lead is None or is_search(options) or not (is_limited or is_constrained(options)):
         return {}
     end = chat_format.end_of_thought(lead) if is_limited else ""
-    after = end.partition(lead.closing)[2]
-    if is_constrained(options) and after != lead.header and (lead.header or after.strip()):
-        end = ""
     return {"format_thought": {**asdict(lead), "end": end}}
 
 

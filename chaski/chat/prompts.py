@@ -172,7 +172,7 @@ class PromptBuilder(PromptEncoder):
         return self._prepared(request, self._laid_out(request.prompt, images), options)
 
     def _raw_prefix(self, prompt: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the option with the thought that the answer to a raw prompt may begin with, if it has a budget."""
+        """Return the option for the thought before the answer to a raw prompt, where it has a budget."""
         options = merged_options(self.defaults.options, given)
         if not has_budget(options) or is_constrained(options):
             return {}

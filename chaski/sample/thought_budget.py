@@ -6,17 +6,25 @@ however the tokens are computed.
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from chaski.sample.lark import AnswerPrefix, end_mark
 
-__all__ = ["ThoughtBudget", "end_of_thought"]
+__all__ = ["ThoughtBudget", "ends_of_thought"]
 
 
-def end_of_thought(prefix: AnswerPrefix) -> str:
-    """Return the text that ends a thought early, up to where the answer begins."""
-    return prefix.end or prefix.closing + prefix.header
+def ends_of_thought(prefix: AnswerPrefix, is_constrained: bool) -> Iterator[str]:
+    """Yield texts that end a thought early, up to where the answer begins, the best one first.
+
+    A constraint takes only blanks or the header after the closing text. A longer end is left out then.
+    """
+    _, closing, after = prefix.end.partition(prefix.closing)
+    fits = closing and (after == prefix.header or not (prefix.header or after.strip()))
+    if prefix.end and (fits or not is_constrained):
+        yield prefix.end
+    yield prefix.closing + prefix.header
 
 
 class ThoughtBudget:
@@ -30,20 +38,21 @@ class ThoughtBudget:
         controls: Mapping[str, int],
         spell: Callable[[int], bytes],
     ) -> None:
-        """num_tokens: the most tokens of thoughts. end_ids: those of `end_of_thought`, at least one.
+        """num_tokens: the most tokens of thoughts. end_ids: those that end a thought.
 
         controls: tokens that no text is made of, by spelling. spell: returns the bytes of a token.
         """
         self._opening = prefix.opening.strip().encode()
         self._closing = end_mark(prefix.closing, controls).encode()
-        self._repeats = prefix.repeats
+        self._repeats = prefix.repeats and bool(self._opening)
         self._left = num_tokens
         self._end_ids = end_ids
         self._spell = spell
         self._is_open = prefix.is_open
-        self._may_open = not prefix.is_open
+        self._may_open = not prefix.is_open and bool(self._opening)
         self._is_first = True  # only blanks came so far
         self._tail = b""  # the end of the text, in which a mark may have begun
+        self._characters = getincrementaldecoder("utf-8")("replace")
         self._forced: deque[int] = deque(end_ids if self._is_spent else ())
 
     @property
@@ -61,7 +70,9 @@ class ThoughtBudget:
         if not (self._is_open or self._may_open):
             return
         self._left -= self._is_open or self._is_first
-        self._tail += self._spell(token_id)
+        data = self._spell(token_id)
+        self._characters.decode(data)
+        self._tail += data
         while self._is_open or self._may_open:
             found = self._find_closing() if self._is_open else self._find_opening()
             if not found:
@@ -71,7 +82,8 @@ class ThoughtBudget:
 
     @property
     def _is_spent(self) -> bool:
-        return self._is_open and self._left <= 0
+        is_whole = not self._characters.getstate()[0]
+        return self._is_open and self._left <= 0 and is_whole
 
     def _find_closing(self) -> bool:
         _, mark, after = self._tail.partition(self._closing)

@@ -106,10 +106,10 @@ OTHERS: dict[str, dict[str, str]] = {
             add_generation_prompt bad_words chat_template_kwargs continue_final_message dry_allowed_length
             dry_base dry_multiplier dry_penalty_last_n dry_sequence_breakers early_stopping grammar
             guided_choice guided_grammar guided_json guided_regex ignore_eos include_stop_str_in_output
-            json_schema length_penalty lora min_p min_tokens prompt_logprobs reasoning reasoning_budget_message
-            reasoning_budget_tokens repetition_penalty stop_token_ids structured_outputs
-            thinking_budget_tokens thinking_token_budget top_k top_n_sigma typical_p use_beam_search
-            xtc_probability xtc_threshold""",
+            json_schema length_penalty lora min_p min_tokens prompt_logprobs reasoning
+            reasoning_budget_message reasoning_budget_tokens repetition_penalty stop_token_ids
+            structured_outputs thinking_budget_tokens thinking_token_budget top_k top_n_sigma typical_p
+            use_beam_search xtc_probability xtc_threshold""",
         "refused": """
             add_special_tokens allowed_token_ids best_of chat_template documents dynatemp_range echo
             grammar_lazy guided_whitespace_pattern include_reasoning logits_processors min_keep mirostat

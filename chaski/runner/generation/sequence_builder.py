@@ -15,7 +15,7 @@ from chaski.chat.images import ImageSource
 from chaski.chat.options import AnswerOptions
 from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.ranking import RANKING_TEMPLATE
-from chaski.errors import UnsupportedError
+from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.pooling import Pooling
@@ -31,7 +31,7 @@ from chaski.runner.generation.token_rules import token_rules
 from chaski.runner.speculation.speculator import Draft
 from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary
 from chaski.sample.rules import TokenRules
-from chaski.sample.thought_budget import ThoughtBudget, end_of_thought
+from chaski.sample.thought_budget import ThoughtBudget, ends_of_thought
 
 if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
@@ -177,9 +177,16 @@ class SequenceBuilder(PromptBuilder):
         prefix, budget = limits.format_thought, limits.reasoning_budget
         if prefix is None or budget < 0:
             return None
-        end = limits.reasoning_budget_message + end_of_thought(prefix)
-        end_ids = self.tokenizer.encode(end, add_special=False, continues=True)
-        return ThoughtBudget(prefix, budget, end_ids, self._controls, rules.spell)
+        encode = partial(self.tokenizer.encode, add_special=False, continues=True)
+        for end in ends_of_thought(prefix, limits.constraint is not None):
+            end_ids = encode(end)
+            if b"".join(map(rules.spell, end_ids)) == end.encode():
+                end_ids = [*encode(limits.reasoning_budget_message), *end_ids]
+                return ThoughtBudget(prefix, budget, end_ids, self._controls, rules.spell)
+        raise OptionError(
+            f"option reasoning_budget is {budget}, but the model's tokens cannot spell the end of a thought, "
+            f"{prefix.closing!r:.80}; leave the option out"
+        )
 
     @cached_property
     def _controls(self) -> Mapping[str, int]:

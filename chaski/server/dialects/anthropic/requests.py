@@ -86,7 +86,7 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
 
 
 def _thinking(fields: Fields) -> tuple[Think, int | None]:
-    """Return the thinking switch or effort level of the request, and its budget; None for what it leaves out."""
+    """Return the thinking switch or effort level of the request, and its budget; None for unset ones."""
     thinking = Fields(fields.mapping("thinking"), "thinking")
     kind = thinking.text("type") if thinking.data else None
     if kind not in (None, "enabled", "adaptive", "disabled"):

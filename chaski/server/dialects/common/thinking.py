@@ -1,8 +1,8 @@
-"""Switches, levels and budgets of thinking on `/v1`. Clients send them in several fields, which must agree."""
+"""Switches, levels and budgets of thinking on `/v1`. The fields in which clients send them must agree."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaski.chat.efforts import EFFORTS
@@ -40,19 +40,18 @@ def read_budget(fields: Fields, **others: int | None) -> tuple[dict[str, Any], d
 
     others: the same from fields that only one API has, by name. Raises OptionError if two of them differ.
     """
+    reasoning = Fields(fields.mapping("reasoning"), "reasoning")
     found = {name: fields.integer(name, None) for name in _BUDGETS}
-    found["reasoning.max_tokens"] = Fields(fields.mapping("reasoning"), "reasoning").integer(
-        "max_tokens", None
-    )
-    said = {name: value for name, value in (found | others).items() if value is not None}
-    names = {value: name for name, value in said.items()}
-    if len(names) > 1:
-        first, second, *_ = names.values()
-        raise OptionError(f"{first} and {second} contradict each other about thinking; leave one of them out")
-    options: dict[str, Any] = {"reasoning_budget": value for value in names}
+    found["reasoning.max_tokens"] = reasoning.integer("max_tokens", None)
+    names = {value: name for name, value in (found | others).items() if value is not None}
+    _require_one(list(names.values()))
+    options: dict[str, Any] = {}
+    given_as: dict[str, str] = {}
+    for value, name in names.items():
+        options["reasoning_budget"], given_as["reasoning_budget"] = value, name
     if fields.has("reasoning_budget_message"):
         options["reasoning_budget_message"] = fields.text("reasoning_budget_message")
-    return options, {"reasoning_budget": name for name in names.values()}
+    return options, given_as
 
 
 def agreed(found: Mapping[str, Think]) -> Think:
@@ -66,12 +65,16 @@ def agreed(found: Mapping[str, Think]) -> Think:
         names: dict[object, str] = {}
         for name, value in kind.items():
             names.setdefault(value, name)
-        if len(names) > 1:
-            first, second, *_ = names.values()
-            raise OptionError(
-                f"{first} and {second} contradict each other about thinking; leave one of them out"
-            )
+        _require_one(list(names.values()))
     return next(iter((levels or said).values()), None)
+
+
+def _require_one(names: Sequence[str]) -> None:
+    """Raise OptionError for fields whose values differ."""
+    if len(names) > 1:
+        raise OptionError(
+            f"{names[0]} and {names[1]} contradict each other about thinking; leave one of them out"
+        )
 
 
 def template_variables(fields: Fields) -> dict[str, Any]:
