@@ -42,8 +42,8 @@ class ThoughtBudget:
 
         controls: tokens that no text is made of, by spelling. spell: returns the bytes of a token.
         """
-        self._opening = prefix.opening.strip().encode()
-        self._closing = end_mark(prefix.closing, controls).encode()
+        self._opening = prefix.opening.strip().encode(errors="replace")
+        self._closing = end_mark(prefix.closing, controls).encode(errors="replace")
         self._repeats = prefix.repeats and bool(self._opening)
         self._left = num_tokens
         self._end_ids = end_ids

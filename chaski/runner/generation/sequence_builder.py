@@ -180,7 +180,7 @@ class SequenceBuilder(PromptBuilder):
         encode = partial(self.tokenizer.encode, add_special=False, continues=True)
         for end in ends_of_thought(prefix, limits.constraint is not None):
             end_ids = encode(end)
-            if b"".join(map(rules.spell, end_ids)) == end.encode():
+            if b"".join(map(rules.spell, end_ids)) == end.encode(errors="replace"):
                 end_ids = [*encode(limits.reasoning_budget_message), *end_ids]
                 return ThoughtBudget(prefix, budget, end_ids, self._controls, rules.spell)
         raise OptionError(
