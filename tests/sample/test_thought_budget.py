@@ -25,7 +25,7 @@ def budget(num_tokens: int, prefix: AnswerPrefix = THINK, **fields: Any) -> Thou
 
 
 def written(limit: ThoughtBudget, text: str | bytes, count: int = 100) -> bytes:
-    """Return the text of at most `count` tokens, if the model writes `text` where it is free, byte by byte."""
+    """Return the text of at most `count` tokens if the model, where it is free, writes `text` by bytes."""
     free = list(text.encode() if isinstance(text, str) else text)
     found = b""
     for _ in range(count):
