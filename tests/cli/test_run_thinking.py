@@ -114,6 +114,30 @@ def test_thoughts_stand_apart_here_too(speaker: str) -> None:
     assert run(speaker, "--raw", "why?").output == "<think>hm, well</think>So.\n"
 
 
+SHOWING = (
+    "{% for m in messages %}{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}{{ m.content }}"
+    "{% endfor %}"
+)
+
+
+def test_a_budget_ends_thoughts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chat: Callable[..., Result]
+) -> None:
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
+    monkeypatch.setenv("OLLAMA_NOHISTORY", "1")
+    sayings = {"why?": ["<think>", "hm, ", "well, ", "yes", "</think>", "So."]}
+    model = str(write_speaking_llama(tmp_path / "thinker.gguf", sayings, SHOWING))
+    short = SHOWN.replace(", well", ",")
+    found = run(model, "--reasoning-budget", "2", "--verbose", "why?")
+    assert found.stdout == short
+    assert "thinking count:       2 token(s)" in found.stderr
+    said = chat(model, "/set parameter reasoning_budget 2", "why?")
+    assert said.stdout == f"Set parameter 'reasoning_budget' to '2'\n{short}\n"
+    wrong = run(model, "--reasoning-budget", "-2", "why?")
+    assert wrong.exit_code == 1
+    assert "reasoning_budget is -2; it must be an integer of at least -1" in wrong.stderr
+
+
 def test_it_is_chosen_in_a_chat_here_too(speaker: str, chat: Callable[..., Result]) -> None:
     said = chat(speaker, "why?", "/set nothink", "why?", "/set think", "/clear", "why?").stdout
     assert said == "".join((SHOWN, "So.\n", "Cleared the conversation.\n", SHOWN, "\n"))
