@@ -23,14 +23,21 @@ __all__ = ["has_budget", "is_constrained", "require_no_other", "require_unconstr
 
 
 def with_prefix(
-    chat_format: ChatFormat, lead: Lead | None, options: Mapping[str, Any], effort: Effort | None = None
+    chat_format: ChatFormat,
+    lead: Lead | None,
+    options: Mapping[str, Any],
+    effort: Effort | None = None,
+    may_call: bool = False,
 ) -> dict[str, Any]:
-    """Return the option for the thought before an answer, where a constraint or a budget must know it."""
+    """Return the option for the thought before an answer, where a constraint or a budget must know it.
+
+    may_call: a call of a tool may follow the thought
+    """
     is_limited = has_budget(options) or effort is not None
     if lead is None or is_search(options) or not (is_limited or is_constrained(options)):
         return {}
     end = chat_format.end_of_thought(lead) if is_limited else ""
-    return {"format_thought": {**asdict(lead), "end": end}}
+    return {"format_thought": {**asdict(lead), "end": end, "may_call": may_call}}
 
 
 def has_budget(options: Mapping[str, Any]) -> bool:

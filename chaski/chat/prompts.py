@@ -214,7 +214,11 @@ class PromptBuilder(PromptEncoder):
         prepared = self._prepared(
             request,
             prompt,
-            {**_PARSED, **with_prefix(conversation.chat_format, lead, options, effort), **options},
+            {
+                **_PARSED,
+                **with_prefix(conversation.chat_format, lead, options, effort, bool(tools)),
+                **options,
+            },
             whole - len(prompt.tokens),
             answer,
             effort,

@@ -76,6 +76,7 @@ class AnswerPrefix(Struct, frozen=True, kw_only=True):
     is_open  the prompt has begun a thought, so the answer begins inside of it
     repeats  another thought may follow
     end      text that ends a thought whose budget is spent; empty for `closing` and `header`
+    may_call a call of a tool may follow a thought
     """
 
     opening: str
@@ -84,16 +85,18 @@ class AnswerPrefix(Struct, frozen=True, kw_only=True):
     is_open: bool = False
     repeats: bool = False
     end: str = ""
+    may_call: bool = False
 
     @classmethod
     def read(cls, value: Any) -> AnswerPrefix:
         """Read it from a mapping of its fields. Raises OptionError."""
-        kinds = {name: bool if name in ("is_open", "repeats") else str for name in cls.__struct_fields__}
+        flags = ("is_open", "repeats", "may_call")
+        kinds = {name: bool if name in flags else str for name in cls.__struct_fields__}
         is_known = isinstance(value, Mapping) and {"opening", "closing"} <= value.keys() <= kinds.keys()
         if not is_known or not all(type(item) is kinds[name] for name, item in value.items()):
             raise OptionError(
                 f"option format_thought is {value!r:.200}; it must have the texts opening and closing, and "
-                "may have header, is_open, repeats and end"
+                "may have header, is_open, repeats, end and may_call"
             )
         if not value["closing"] or not (value["opening"] or value.get("is_open")):
             raise OptionError("option format_thought needs texts that are not empty")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from chaski.sample.lark import AnswerPrefix, end_mark
 
-__all__ = ["ThoughtBudget", "ends_of_thought"]
+__all__ = ["ThoughtBudget", "ends_of_thought", "without_answer"]
 
 
 def ends_of_thought(prefix: AnswerPrefix, is_constrained: bool) -> Iterator[str]:
@@ -27,6 +27,12 @@ def ends_of_thought(prefix: AnswerPrefix, is_constrained: bool) -> Iterator[str]
     yield prefix.closing + prefix.header
 
 
+def without_answer(end: str, prefix: AnswerPrefix) -> str:
+    """Return the end of a thought without the text that begins an answer, where a call may follow too."""
+    before, closing, after = end.partition(prefix.closing)
+    return before + closing + after[: len(after) - len(after.lstrip())]
+
+
 class ThoughtBudget:
     """The state of one answer."""
 
@@ -34,26 +40,28 @@ class ThoughtBudget:
         self,
         prefix: AnswerPrefix,
         num_tokens: int,
-        end_ids: Sequence[int],
+        end_ids: Sequence[Sequence[int]],
         controls: Mapping[str, int],
         spell: Callable[[int], bytes],
     ) -> None:
-        """num_tokens: the most tokens of thoughts. end_ids: those that end a thought.
+        """num_tokens: the most tokens of thoughts.
 
+        end_ids: those that end the first thought, the second one, and so on; the last ones end all others.
         controls: tokens that no text is made of, by spelling. spell: returns the bytes of a token.
         """
         self._opening = prefix.opening.strip().encode(errors="replace")
         self._closing = end_mark(prefix.closing, controls).encode(errors="replace")
         self._repeats = prefix.repeats and bool(self._opening)
         self._left = num_tokens
-        self._end_ids = end_ids
+        self._end_ids = deque(end_ids)
         self._spell = spell
         self._is_open = prefix.is_open
         self._may_open = not prefix.is_open and bool(self._opening)
         self._is_first = True  # only blanks came so far
         self._tail = b""  # the end of the text, in which a mark may have begun
         self._characters = getincrementaldecoder("utf-8")("replace")
-        self._forced: deque[int] = deque(end_ids if self._is_spent else ())
+        self._forced: deque[int] = deque()
+        self._force()
 
     @property
     def forced(self) -> int | None:
@@ -77,13 +85,14 @@ class ThoughtBudget:
             found = self._find_closing() if self._is_open else self._find_opening()
             if not found:
                 break
-        if self._is_spent:
-            self._forced.extend(self._end_ids)
+        self._force()
 
-    @property
-    def _is_spent(self) -> bool:
-        is_whole = not self._characters.getstate()[0]
-        return self._is_open and self._left <= 0 and is_whole
+    def _force(self) -> None:
+        """End an open thought if the budget is spent, but not inside a character."""
+        if self._is_open and self._left <= 0 and not self._characters.getstate()[0]:
+            self._forced.extend(self._end_ids[0])
+            if len(self._end_ids) > 1:
+                self._end_ids.popleft()
 
     def _find_closing(self) -> bool:
         _, mark, after = self._tail.partition(self._closing)

@@ -9,7 +9,7 @@ import pytest
 
 from chaski.sample import Sampler, SamplingOptions
 from chaski.sample.lark import AnswerPrefix, end_mark
-from chaski.sample.thought_budget import ThoughtBudget, ends_of_thought
+from chaski.sample.thought_budget import ThoughtBudget, ends_of_thought, without_answer
 from tests.sample.letters import logits_of
 
 CONTROLS = {"<end>": 900}
@@ -21,7 +21,9 @@ def budget(num_tokens: int, prefix: AnswerPrefix = THINK, **fields: Any) -> Thou
     """Return a budget over a vocabulary of bytes; token 900 is a control token, 901 spells `<t>`."""
     spelled = {900: b"<end>", 901: b"<t>", 990: b"</t>", 991: b"\n"}
     given = AnswerPrefix(**{name: getattr(prefix, name) for name in prefix.__struct_fields__} | fields)
-    return ThoughtBudget(given, num_tokens, END, CONTROLS, lambda token: spelled.get(token) or bytes([token]))
+    return ThoughtBudget(
+        given, num_tokens, [END], CONTROLS, lambda token: spelled.get(token) or bytes([token])
+    )
 
 
 def written(limit: ThoughtBudget, text: str | bytes, count: int = 100) -> bytes:
@@ -100,6 +102,14 @@ def test_ends_of_thoughts() -> None:
     longer = AnswerPrefix(opening="<t>", closing="</t>", end="</t><answer>")
     assert next(ends_of_thought(longer, False)) == "</t><answer>"
     assert list(ends_of_thought(longer, True)) == ["</t>"], "a format begins right after the closing text"
+
+
+def test_a_call_may_follow_the_first_thought() -> None:
+    headed = AnswerPrefix(opening="<t>", closing="</t>", repeats=True, is_open=True)
+    limit = ThoughtBudget(headed, 1, [[990], [990, 991]], CONTROLS, lambda token: bytes([token % 256]))
+    assert written(limit, "abc<t>def<t>g") == b"a</t>bc<t></t>\ndef<t></t>\ng"
+    assert without_answer("\n</t>\n\n", headed) == "\n</t>\n\n"
+    assert without_answer("x</t><say>", headed) == "x</t>"
 
 
 def test_a_forced_token_takes_no_random_number_and_has_the_models_probability() -> None:

@@ -31,7 +31,7 @@ from chaski.runner.generation.token_rules import token_rules
 from chaski.runner.speculation.speculator import Draft
 from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary
 from chaski.sample.rules import TokenRules
-from chaski.sample.thought_budget import ThoughtBudget, ends_of_thought
+from chaski.sample.thought_budget import ThoughtBudget, ends_of_thought, without_answer
 
 if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
@@ -181,8 +181,10 @@ class SequenceBuilder(PromptBuilder):
         for end in ends_of_thought(prefix, limits.constraint is not None):
             end_ids = encode(end)
             if b"".join(map(rules.spell, end_ids)) == end.encode(errors="replace"):
-                end_ids = [*encode(limits.reasoning_budget_message), *end_ids]
-                return ThoughtBudget(prefix, budget, end_ids, self._controls, rules.spell)
+                said = encode(limits.reasoning_budget_message)
+                first = [encode(without_answer(end, prefix))] if prefix.may_call else []
+                ends = [[*said, *ids] for ids in (*first, end_ids)]
+                return ThoughtBudget(prefix, budget, ends, self._controls, rules.spell)
         raise OptionError(
             f"option reasoning_budget is {budget}, but the model's tokens cannot spell the end of a thought, "
             f"{prefix.closing!r:.80}; leave the option out"
