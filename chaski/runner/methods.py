@@ -110,7 +110,8 @@ class ModelMethods(
         The messages of the model's `defaults` go before it. The `images` of a message (a list of bytes or
         paths) come at the parts `{"type": "image"}` of its content, or else in front of it. `images` here
         belong to the last message.
-        `think` sets whether, or how much, the model thinks; models that can think do so by default.
+        `think` sets whether, or how much, the model thinks; models that can think do so by default. The
+        option `reasoning_budget` is the largest number of tokens of its thoughts.
         """
         return self._answer(Request(*chat_request(messages, tools, answer_options(options), think, images)))
 

@@ -57,7 +57,7 @@ def answered(name: str, budget: int, *written: str, tools: bool = False) -> list
     return [*pieces, *parser.flush()]
 
 
-def said(pieces: list[Any], kind: type) -> str:
+def said(pieces: list[Any], kind: type[Content | Thought]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, kind)).strip()
 
 

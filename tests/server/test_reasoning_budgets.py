@@ -15,6 +15,8 @@ from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
+from tests.server.test_batches import ended
+from tests.server.thinker import client_of
 from tests.speaking_llama import write_speaking_llama
 
 WORDS = [f"t{number} " for number in range(19)]
@@ -116,6 +118,7 @@ def test_the_option(server: Running, path: str, count: int) -> None:
         {"thinking_token_budget": 5},
         {"thinking_budget_tokens": 5},
         {"reasoning_budget_tokens": 5, "reasoning_budget": 5},
+        {"thinking_budget": 5},
         {"reasoning": {"max_tokens": 5}},
     ],
 )
@@ -213,6 +216,23 @@ def _events(server: Running, path: str, body: dict[str, Any]) -> list[dict[str, 
     lines = server.post(path, body).body.decode().splitlines()
     data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     return [json.loads(line) for line in data if line != "[DONE]"]
+
+
+def test_batches(server: Running) -> None:
+    route = "/v1/chat/completions"
+    bodies = [{"model": "thinker", "messages": QUESTION, "reasoning_budget": count} for count in (3, 6)]
+    lines = [
+        {"custom_id": str(number), "method": "POST", "url": route, "body": body}
+        for number, body in enumerate(bodies)
+    ]
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    with client_of(server) as client:
+        file = client.files.create(file=("requests.jsonl", content), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint=route, completion_window="24h")
+        done = ended(client, batch.id)
+        found = [json.loads(line) for line in client.files.content(done.output_file_id).text.splitlines()]
+    replies = {each["custom_id"]: told(route, each["response"]["body"]) for each in found}
+    assert replies == {"0": thought(2), "1": thought(5)}
 
 
 def test_several_answers_have_a_budget_each(server: Running) -> None:

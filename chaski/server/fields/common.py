@@ -128,6 +128,7 @@ THINKING: FieldTable = {
     "thinking_token_budget": Field(WHOLE, "as in vLLM: the same as `reasoning_budget`"),
     "thinking_budget_tokens": Field(WHOLE, "as in llama.cpp: the same as `reasoning_budget`"),
     "reasoning_budget_tokens": Field(WHOLE, "as in llama.cpp: the same as `reasoning_budget`"),
+    "thinking_budget": Field(WHOLE, "as in Alibaba's API: the same as `reasoning_budget`"),
     "chat_template_kwargs": Field(
         OBJECT,
         "variables of the template; `enable_thinking`, `thinking` and `reasoning_effort` work like `think`",

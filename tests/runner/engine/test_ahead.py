@@ -9,7 +9,9 @@ from unittest.mock import patch
 import pytest
 
 from chaski.sample import SamplingOptions
+from chaski.sample.lark import AnswerPrefix
 from chaski.sample.rules import TokenRules
+from chaski.sample.thought_budget import ThoughtBudget
 from tests.runner.engine.counting_program import finish, make, request, run, run_at_random, step
 
 
@@ -114,6 +116,38 @@ def test_a_token_that_is_ruled_out_was_computed_in_vain(can_go_back: bool) -> No
     assert sequences[1].tokens == [*range(100, 106), *range(107, 111)]
     assert program.stored == [sequences[0].tokens[:-1], sequences[1].tokens[:-1]]
     assert ("ahead" in program.calls) == can_go_back
+
+
+def thoughts(num_tokens: int) -> ThoughtBudget:
+    """Return a budget of a thought that the prompt opened, and that ends with the tokens 50 and 60."""
+    prefix = AnswerPrefix(opening="<t>", closing="</t>", is_open=True)
+    return ThoughtBudget(prefix, num_tokens, [[50, 60]], {}, lambda token: b"x")
+
+
+@pytest.mark.parametrize("can_go_back", [True, False])
+@pytest.mark.parametrize("num_tokens", [0, 1, 4])
+def test_a_forced_token_is_not_launched_ahead(can_go_back: bool, num_tokens: int) -> None:
+    """The host knows it before the device does, so nothing is computed in vain."""
+    engine, program = make(parallel=2, ahead=True)
+    program.can_go_back = can_go_back
+    thinking, other = request([5], 9, thoughts=thoughts(num_tokens)), request([100], 9)
+    for each in (thinking, other):
+        engine.submit(each)
+    for each in (thinking, other):
+        finish(engine, each)
+    free = 9 - num_tokens - 2
+    assert thinking.tokens == [*range(5, 6 + num_tokens), 50, *range(60, 61 + free)]
+    assert other.tokens == list(range(100, 110))
+    assert "ahead" in program.calls
+    assert sum(len(batch.tokens) for batch in program.batches) == 2 * 9
+
+
+def test_proposed_tokens_give_way_to_forced_ones() -> None:
+    engine, _ = make(ahead=True)
+    pattern = [*range(10, 40), 10, 11, 12]
+    sequence = request(pattern, 20, context=100, max_proposed=7, thoughts=thoughts(6))
+    run(engine, sequence)
+    assert sequence.tokens == [*pattern, *range(13, 19), 50, *range(60, 73)]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -13,8 +13,14 @@ from chaski.server.fields.reader import Fields
 __all__ = ["Think", "agreed", "read_budget", "read_thinking", "template_variables"]
 
 _EFFORTS: Mapping[str, bool | str] = {"none": False, **{name: name for name in EFFORTS}, "ultra": "max"}
-# The names of chaski, vLLM and llama.cpp (two).
-_BUDGETS = ("reasoning_budget", "thinking_token_budget", "thinking_budget_tokens", "reasoning_budget_tokens")
+# The names of chaski, vLLM, llama.cpp (two) and Qwen's makers.
+_BUDGETS = (
+    "reasoning_budget",
+    "thinking_token_budget",
+    "thinking_budget_tokens",
+    "reasoning_budget_tokens",
+    "thinking_budget",
+)
 _SWITCHES = ("enable_thinking", "thinking")
 _RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
 
