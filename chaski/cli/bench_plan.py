@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from chaski.cli.layout import section
+from chaski.cli.layout import filled, section
 from chaski.ml import CPUOptions
 from chaski.ml.performance_model import Machine
 from chaski.ml.trace import PlanTrace, TracedRun
@@ -27,6 +27,7 @@ __all__ = ["as_json", "tables", "traces_of"]
 
 # Steps whose share of every total is smaller are combined into one row.
 _LEAST_SHARE = 0.01
+_COLUMNS = 79
 
 
 def traces_of(model: str, context: int, parallel: int, compute: Callable[[LLM], object]) -> Traces:
@@ -124,7 +125,7 @@ def _table(stage: Stage, report: PlanReport) -> str:
         slowest = {count: _short(stage.tokens / seconds) for count, seconds in stage.saturated.items()}
         line("no more memory", slowest)
     title = f"{stage.name}, {stage.tokens} token(s): milliseconds of the critical path by threads"
-    return section(title, lines)
+    return section(title, lines, kept=1)
 
 
 def _assumptions(report: PlanReport) -> str:
@@ -143,7 +144,7 @@ def _assumptions(report: PlanReport) -> str:
         "and barriers that take longer with each thread;",
         *gives,
     ]
-    return "".join(f"  {line}\n" for line in lines)
+    return filled(" ".join(lines), "  ", _COLUMNS) + "\n"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaski import __version__
-from chaski.cli.layout import section, size_in_bytes
+from chaski.cli.layout import filled, section, size_in_bytes
 
 if TYPE_CHECKING:
     from chaski.env import Variable
@@ -46,8 +46,10 @@ def command() -> None:
     click.echo(section("chaski", rows))
     if environment.variants == "measured":
         click.echo(section("Kernel variants by weights and number of tokens", _variants(device.variants)))
-    settings = [(row.name, _value(row), row.meaning) for row in variables()]
-    click.echo(section("Environment", settings))
+    click.echo("  Environment")
+    for row in variables():
+        click.echo(filled(f"{row.name}  {_value(row)}", "    "))
+        click.echo(filled(row.meaning, "        "))
 
 
 def _gpus() -> list[str]:

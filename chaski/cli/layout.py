@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from itertools import zip_longest
+from typing import Any, TypeVar
 
 __all__ = [
     "age",
     "duration",
     "file_size",
+    "filled",
+    "output_columns",
     "prefix_rows",
     "printable",
     "section",
@@ -18,6 +24,8 @@ __all__ = [
     "table",
 ]
 
+_T = TypeVar("_T")
+_NARROWEST = 6
 _BYTES = {10**12: "TB", 10**9: "GB", 10**6: "MB", 10**3: "KB", 1: "B"}
 
 
@@ -65,21 +73,96 @@ def prefix_rows(prefixes: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield "used", age(time.time() - prefixes["used"])
 
 
-def table(rows: Iterable[Sequence[object]], indent: str = "    ") -> str:
-    """Format rows as left-aligned columns, four spaces apart, with unprintable characters escaped.
+def output_columns() -> int | None:
+    """Return the width of the terminal; None if the output is a file or a pipe, whose lines have no limit."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
-    Names and texts come from files, so they must not reach the terminal as control sequences.
+
+def table(rows: Iterable[Sequence[object]], indent: str = "    ", gap: int = 4, kept: int = 0) -> str:
+    """Format rows as left-aligned columns, with unprintable characters escaped.
+
+    Names and texts come from files, so they must not reach the terminal as control sequences. In a terminal,
+    a table that is too wide has smaller gaps, and its longest cells continue in further lines.
+
+    gap: spaces between columns.
+    kept: number of columns, if not 0, after which a table that is too wide is continued below with these.
     """
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ("    ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-    return "\n".join((indent + line).rstrip() for line in lines)
+    room = output_columns()
+    if room is None:
+        return "\n".join(_lines(cells, widths, indent, gap))
+    room -= len(indent)
+    if sum(widths) + gap * (len(widths) - 1) > room:
+        gap = 2
+    if kept:
+        parts = list(_column_groups(widths, room, gap, kept))
+        lines = (_lines([_at(row, part) for row in cells], _at(widths, part), indent, gap) for part in parts)
+        return "\n\n".join("\n".join(part) for part in lines)
+    return "\n".join(_lines(cells, _fitted(widths, room - gap * (len(widths) - 1)), indent, gap))
 
 
-def section(title: str, rows: Iterable[Sequence[object]]) -> str:
-    """Format a titled table for `show` and `info`, or "" without rows."""
+def section(title: str, rows: Iterable[Sequence[object]], kept: int = 0) -> str:
+    """Format a titled table for `show` and `info`, or "" without rows. kept: as for `table`."""
     rows = list(rows)
-    return f"  {title}\n{table(rows)}\n" if rows else ""
+    return f"{filled(title, '  ')}\n{table(rows, kept=kept)}\n" if rows else ""
+
+
+def filled(text: str, begin: str = "", usual: int | None = None) -> str:
+    """Break a text at words for the terminal; `begin` precedes it, and blanks of that length further lines.
+
+    usual: the width for files and pipes; None leaves their lines whole.
+    """
+    columns = output_columns() or usual
+    if columns is None:
+        return begin + text
+    return textwrap.fill(
+        text,
+        max(columns, len(begin) + _NARROWEST),
+        initial_indent=begin,
+        subsequent_indent=" " * len(begin),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _lines(cells: Sequence[Sequence[str]], widths: Sequence[int], indent: str, gap: int) -> Iterator[str]:
+    for row in cells:
+        parts = [_broken(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for line in zip_longest(*parts, fillvalue=""):
+            padded = (part.ljust(width) for part, width in zip(line, widths, strict=True))
+            yield (indent + (" " * gap).join(padded)).rstrip()
+
+
+def _broken(cell: str, width: int) -> list[str]:
+    if len(cell) <= width:
+        return [cell]
+    return textwrap.wrap(cell, width, break_on_hyphens=False)
+
+
+def _fitted(widths: Sequence[int], room: int) -> list[int]:
+    """Return the widths with the largest ones reduced, so that all together fit if that is possible."""
+    widths = list(widths)
+    while sum(widths) > room and (most := max(widths, default=0)) > _NARROWEST:
+        widths[widths.index(most)] -= 1
+    return widths
+
+
+def _column_groups(widths: Sequence[int], room: int, gap: int, kept: int) -> Iterator[list[int]]:
+    """Yield the columns of each part of a table that does not fit, all with its first `kept` columns."""
+    first = list(range(kept))
+    begin = sum(widths[:kept]) + gap * (kept - 1)
+    part, taken = first, begin
+    for column in range(kept, len(widths)):
+        if len(part) > kept and taken + gap + widths[column] > room:
+            yield part
+            part, taken = first, begin
+        part, taken = [*part, column], taken + gap + widths[column]
+    yield part
+
+
+def _at(row: Sequence[_T], columns: Iterable[int]) -> list[_T]:
+    return [row[column] for column in columns]
 
 
 def _rough(seconds: float) -> str:

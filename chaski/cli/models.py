@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chaski.cli.layout import filled, table
+
 if TYPE_CHECKING:
     from chaski.cli.model_table import ModelRow
 
@@ -51,7 +53,7 @@ def command(family: str, as_json: bool) -> None:
         return
     click.echo("\n".join(map(_details, rows)) if family else _table(rows))
     if not family:
-        click.echo("\n" + _filled(OTHERS))
+        click.echo("\n" + filled(OTHERS, usual=_COLUMNS))
 
 
 def _table(rows: list[ModelRow]) -> str:
@@ -68,9 +70,7 @@ def _table(rows: list[ModelRow]) -> str:
         )
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-    return "\n".join(line.rstrip() for line in lines)
+    return table(cells, indent="", gap=2)
 
 
 def _mark(value: object) -> str:
@@ -81,18 +81,5 @@ def _details(row: ModelRow) -> str:
     """Return all facts about one architecture, one or more lines each."""
     lines = [f"  {row.architecture}"]
     for label, text in row.facts():
-        lines.append(_filled(text, f"    {label}".ljust(_LABEL_WIDTH + 4)))
+        lines.append(filled(text, f"    {label}".ljust(_LABEL_WIDTH + 4), _COLUMNS))
     return "\n".join(lines) + "\n"
-
-
-def _filled(text: str, begin: str = "") -> str:
-    import textwrap
-
-    return textwrap.fill(
-        text,
-        _COLUMNS,
-        initial_indent=begin,
-        subsequent_indent=" " * len(begin),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -19,7 +19,7 @@ _FOREVER_SECONDS = 20 * 365 * 86400
 @click.help_option("-h", "--help")
 def command(prefix: str) -> None:
     """List the models in the memory of the running server whose names begin with PREFIX."""
-    from chaski.cli.layout import file_size, table
+    from chaski.cli.layout import file_size, filled, table
     from chaski.remote import running_server
 
     models = [
@@ -42,16 +42,18 @@ def command(prefix: str) -> None:
     click.echo(table([("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE"), *rows], indent=""))
     for model in models:
         if words := model.get("speculation"):
-            click.echo(f"{model['name']}: proposals come from {words}")
+            click.echo(filled(f"{model['name']}: proposals come from {words}"))
         if names := model.get("adapters"):
-            click.echo(f"{model['name']}: adapters in memory: {', '.join(map(_short, names))}")
+            click.echo(filled(f"{model['name']}: adapters in memory: {', '.join(map(_short, names))}"))
         tiers = {tier: use for tier, use in (model.get("prefix_cache") or {}).items() if use["blocks"]}
         if tiers:
-            click.echo(f"{model['name']}: prefix cache: {', '.join(map(_tier, tiers, tiers.values()))}")
+            click.echo(
+                filled(f"{model['name']}: prefix cache: {', '.join(map(_tier, tiers, tiers.values()))}")
+            )
         for replica in model.get("replicas", ()):
-            click.echo(f"{model['name']}: {_replica(replica)}")
+            click.echo(filled(f"{model['name']}: {_replica(replica)}"))
         if reason := model.get("engine_reason"):
-            click.echo(f"{model['name']}: runs on {model['engine']}: {reason}")
+            click.echo(filled(f"{model['name']}: runs on {model['engine']}: {reason}"))
 
 
 def _tier(tier: str, use: Mapping[str, int]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chaski.cli.terminal import echo_note
 from chaski.errors import UnsupportedError
 from chaski.remote import Remote, chosen_server
 
@@ -22,10 +23,8 @@ _PEFT_FILES = ("adapter_config.json", "adapter_model.safetensors", "config.json"
 
 def note_own_store() -> None:
     """Note that this command uses only local files, if `OLLAMA_HOST` names a server."""
-    import click
-
     if (server := chosen_server()) is not None:
-        click.echo(f"Note: this command uses the store of this machine, not of {server.url}", err=True)
+        echo_note(f"this command uses the store of this machine, not of {server.url}")
 
 
 def transfer(server: Remote, path: str, body: Mapping[str, Any]) -> Iterator[StoreProgress]:

@@ -17,7 +17,7 @@ from chaski.cli.answer_output import AnswerOutput, report
 from chaski.cli.chat_figures import Answered
 from chaski.cli.image_paths import find_images
 from chaski.cli.quiet_terminal import quiet_terminal
-from chaski.cli.terminal import echo_text, visible
+from chaski.cli.terminal import echo_note, echo_text, visible
 from chaski.cli.tools import Tool, as_message, read_result
 from chaski.cli.typed_words import unescaped
 from chaski.errors import ChaskiError, OptionError
@@ -231,10 +231,10 @@ class Session(Struct):
         found = find_images(prompt)
         if not self.model.has_vision:
             if found.files:
-                click.echo(f"Note: the model cannot read images; '{found.files[0]}' stays text", err=True)
+                echo_note(f"the model cannot read images; '{found.files[0]}' stays text")
             return _message("user", prompt)
         for missing in found.missing:
-            click.echo(f"Note: there is no file '{missing}'; it stays text", err=True)
+            echo_note(f"there is no file '{missing}'; it stays text")
         images = [_read_image(path) for path in found.files]
         if images:
             from chaski.cli.image_preview import show_preview

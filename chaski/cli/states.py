@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chaski.cli.terminal import echo_note
 from chaski.errors import ChaskiError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def keep_state(
         else:
             kept = _kept_here(model, name, messages, think)
     except ChaskiError as error:
-        click.echo(f"Note: the state was not saved: {error}", err=True)
+        echo_note(f"the state was not saved: {error}")
     else:
         if kept is not None:
             click.echo(f"Kept the state of {kept[0]} tokens ({size(kept[1])})", err=True)
@@ -71,4 +72,4 @@ def bring_state(model: LLM, found: StoredModel) -> None:
         try:
             model.load_state(path)
         except ChaskiError as error:
-            click.echo(f"Note: the conversation is computed again: {error}", err=True)
+            echo_note(f"the conversation is computed again: {error}")

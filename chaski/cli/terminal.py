@@ -9,7 +9,7 @@ import textwrap
 
 import click
 
-__all__ = ["echo_text", "visible", "wrapped"]
+__all__ = ["echo_note", "echo_text", "visible", "wrapped"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -18,6 +18,11 @@ def echo_text(text: str, nl: bool = True) -> None:
     """Print a text on the standard output: unchanged to a file or pipe, `visible` on a terminal."""
     # With `color`, click leaves the text unchanged; without it, click removes some sequences.
     click.echo(visible(text) if sys.stdout.isatty() else text, nl=nl, color=True)
+
+
+def echo_note(text: str) -> None:
+    """Print a note on stderr."""
+    click.echo(f"Note: {wrapped(text, 'Note: ')}", err=True)
 
 
 def visible(text: str) -> str:

@@ -73,7 +73,8 @@ def test_a_table_for_people(tiny_llama: Path) -> None:
         assert len(rows["no"]) == 3 + 4  # no more memory
     assert max(map(len, table.splitlines())) <= 110
     assert "Figures for more than 2 threads are predictions" in table
-    assert "memory gives each thread 10.0 GB/s or, in the last line,\n  at most 20.0 GB/s" in table
+    words = "memory gives each thread 10.0 GB/s or, in the last line, at most 20.0 GB/s"
+    assert words in " ".join(table.split())
 
 
 def test_each_number_of_threads_has_the_memory_of_its_own_runs(
@@ -102,7 +103,7 @@ def test_each_number_of_threads_has_the_memory_of_its_own_runs(
 
 def test_an_assumed_bandwidth_is_said(tiny_llama: Path) -> None:
     table = plan(tiny_llama, "--bandwidth", "150", "--nodes", "2")
-    assert "2 memory node(s) give 150.0 GB/s each" in table
+    assert "2 memory node(s) give 150.0 GB/s each" in " ".join(table.split())
     assert "no more memory" not in table
 
 
@@ -139,7 +140,7 @@ def test_bars_that_touch_are_drawn_as_one() -> None:
         (("--plan", "--generate", "1"), "--plan needs two tokens to decode"),
         (("--plan", "--backend", "reference"), "--plan works with --backend cpu only"),
         (("--plan", "--picture", "nowhere/x.svg"), "folder nowhere does not exist"),
-        (("--plan", "--threads", "0"), "threads = 0 must be a whole number of at least 1"),
+        (("--plan", "--threads", "0"), "'--threads': 0 is not in the range x>=1"),
     ],
 )
 def test_what_is_refused(tiny_llama: Path, options: tuple[str, ...], message: str) -> None:

@@ -16,7 +16,8 @@ def info() -> str:
 
 def test_what_chaski_computes_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHASKI_THREADS")
-    lines = dict(line.strip().split("    ", 1) for line in info().splitlines() if line.startswith("    "))
+    about = info().partition("  Environment\n")[0]
+    lines = dict(line.strip().split("    ", 1) for line in about.splitlines() if line.startswith("    "))
     fields = {name: text.strip() for name, text in lines.items()}
     assert fields["version"] == chaski.__version__
     assert int(fields["threads"]) == int(fields["cores"]) >= 1

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
-from chaski.cli.layout import age, duration, file_size, section, size, size_in_bytes, table
+from chaski.cli.layout import age, duration, file_size, filled, section, size, size_in_bytes, table
+from chaski.cli.main import chaski_command
+from tests.cli.terminals import terminal
 
 
 @pytest.mark.parametrize(
@@ -108,3 +111,55 @@ def test_sizes_of_files(count: int, text: str) -> None:
 )
 def test_ages(hours: float, text: str) -> None:
     assert age(hours * 3600) == f"{text} ago"
+
+
+ROWS = [("NAME", "ID", "ABOUT"), ("a-model-of-a-long-name:latest", "123456", "some words that take room")]
+
+
+def narrow(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setattr("chaski.cli.layout.output_columns", lambda: columns)
+
+
+@pytest.mark.parametrize("columns", [80, 70, 60, 50, 40, 30])
+def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    whole = table(ROWS)
+    narrow(monkeypatch, columns)
+    fitted = table(ROWS)
+    assert max(map(len, fitted.splitlines())) <= columns
+    assert "".join(fitted.split()) == "".join(whole.split()) or columns < 70
+    assert sorted("".join(fitted.split())) == sorted("".join(whole.split()))
+    assert all(line == line.rstrip() for line in fitted.splitlines())
+
+
+def test_a_table_of_many_numbers_continues_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("step", *range(8)), ("matmul", *(1000 + number for number in range(8)))]
+    assert table(rows, kept=1).count("step") == 1
+    narrow(monkeypatch, 40)
+    parts = table(rows, kept=1)
+    assert max(map(len, parts.splitlines())) <= 40
+    assert parts.count("step") == parts.count("matmul") == 2
+    assert [int(word) for word in parts.split() if word.startswith("10")] == list(rows[1][1:])
+
+
+def test_texts_break_for_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a text of several words"
+    assert filled(text, "  ") == f"  {text}"
+    assert filled(text, "  ", 16) == "  a text of\n  several words"
+    narrow(monkeypatch, 16)
+    assert filled(text, "  ") == "  a text of\n  several words"
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize(
+    "command", ["list", "info", "models", "models qwen2", "show guide --verbose", "show guide --memory"]
+)
+def test_commands_fit_the_terminal(command: str, columns: int) -> None:
+    with terminal("-m", "chaski", *command.split(), columns=columns, OLLAMA_HOST="") as found:
+        assert found.wait_for_end() == 0
+        assert max(map(len, found.text.splitlines())) <= columns
+
+
+def test_piped_tables_have_no_padding() -> None:
+    for command in ("info", "list", "models"):
+        lines = CliRunner().invoke(chaski_command, [command]).output.splitlines()
+        assert all(line == line.rstrip() and " " * 40 not in line.strip() for line in lines), command
