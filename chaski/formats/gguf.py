@@ -22,6 +22,7 @@ from chaski.errors import GGUFError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf_metadata import Cursor, GGUFValue, MetadataReader, kind_name
 from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, TensorInfo, is_alignment, read_tensors
 from chaski.formats.mapped import map_file
+from chaski.formats.recognized import HEAD_BYTES, recognized
 from chaski.formats.string_array import StringArray
 
 __all__ = ["GGUFFile", "GGUFValue", "StringArray", "TensorInfo", "open_gguf", "open_inside", "part_paths"]
@@ -165,6 +166,9 @@ def _read(cursor: Cursor) -> _Part:
 
 
 def _check_magic(cursor: Cursor) -> None:
+    head = bytes(cursor.view[cursor.begin : cursor.begin + HEAD_BYTES])
+    if not head.startswith(MAGIC) and (what := recognized(head)):
+        raise GGUFError(f"{cursor.path}: not a GGUF file: it is {what}")
     begin = cursor.skip(4, "the magic number")
     magic = bytes(cursor.view[begin : cursor.offset])
     if magic != MAGIC:

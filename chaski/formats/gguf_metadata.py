@@ -79,6 +79,10 @@ def kind_name(value: object) -> str:
     return "list[list[Any]]" if isinstance(value, tuple) else type(value).__name__
 
 
+TRUNCATED = "truncated: "
+"""The beginning of messages about files that end too early."""
+
+
 class Cursor:
     """A place in a mapped file that moves on with every read and never past the end; it starts at `begin`."""
 
@@ -92,7 +96,8 @@ class Cursor:
 
     def error(self, message: str, offset: int, kind: Callable[[str], Exception] = GGUFError) -> Exception:
         """An error that names the file and the byte."""
-        return kind(f"{self.path}: {message} (at byte {offset})")
+        hint = "; the file is incomplete: download or copy it again" if message.startswith(TRUNCATED) else ""
+        return kind(f"{self.path}: {message} (at byte {offset}){hint}")
 
     def skip(self, count: int, what: str) -> int:
         """Move on by `count` bytes and return where they begin."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from chaski.errors import FormatError, ModelNotFoundError, UnsupportedError
 from chaski.formats.bounded_json import TooManyValuesError, require_few_values
 from chaski.formats.mapped import map_file
+from chaski.formats.recognized import HEAD_BYTES, recognized
 from chaski.regular_files import open_regular
 
 __all__ = ["INDEX_NAME", "SINGLE_NAME", "SafeTensor", "open_checkpoint", "open_safetensors"]
@@ -126,6 +127,9 @@ class _Entry(Struct, frozen=True):
 
 def _read_header(path: Path, data: NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
     """The table of tensors, and where it ends: a length of eight bytes, then a JSON object."""
+    head = data[:HEAD_BYTES].tobytes()
+    if head[8:9] != b"{" and (what := recognized(head)):
+        raise FormatError(f"{path}: not a safetensors file: it is {what}")
     if len(data) < 8:
         raise FormatError(f"{path}: truncated: {len(data)} bytes are not a safetensors file")
     length = int.from_bytes(data[:8].tobytes(), "little")
