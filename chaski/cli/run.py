@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -199,6 +200,8 @@ def command(
     from chaski.durations import parse_duration
     from chaski.env import Environment
 
+    if verbose:
+        logging.getLogger("chaski.text").setLevel(logging.INFO)
     text = _whole_prompt(prompt)
     if keepalive is not None:
         parse_duration(keepalive)

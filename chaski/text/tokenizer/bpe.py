@@ -121,7 +121,8 @@ class PairEncoding(ABC):
             if byte not in _NEVER_IN_UTF8 and table.id_of(token) < 0
         ]
         if missing:
-            _log.warning(
+            # The vocabularies of common models lack such bytes, and their texts do not contain them.
+            _log.info(
                 "%d byte values have no token and are lost; the first is %#04x", len(missing), missing[0]
             )
 
