@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from chaski.cli.json_output import echo_json, json_option
+
 __all__ = ["command"]
 
 _FOREVER_SECONDS = 20 * 365 * 86400
@@ -16,17 +18,18 @@ _FOREVER_SECONDS = 20 * 365 * 86400
 
 @click.command("ps", short_help="List the models in memory.")
 @click.argument("prefix", default="")
+@json_option("Print the models as JSON, in the form of /api/ps.")
 @click.help_option("-h", "--help")
-def command(prefix: str) -> None:
+def command(prefix: str, as_json: bool) -> None:
     """List the models in the memory of the running server whose names begin with PREFIX."""
     from chaski.cli.layout import file_size, filled, table
     from chaski.remote import running_server
 
-    models = [
-        model
-        for model in running_server().get("/api/ps")["models"]
-        if model["name"].lower().startswith(prefix.lower())
-    ]
+    answer = running_server().get("/api/ps")
+    models = [each for each in answer["models"] if each["name"].lower().startswith(prefix.lower())]
+    if as_json:
+        echo_json({**answer, "models": models})
+        return
     rows = [
         (
             model["name"],

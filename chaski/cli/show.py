@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chaski.cli.adapter_options import adapter_section
 from chaski.cli.charts import PlotCommand, check_plot, plot_option, show
 from chaski.cli.completion import model_names
+from chaski.cli.json_output import echo_json, json_option
 from chaski.cli.layout import prefix_rows, section, size, size_in_bytes
 from chaski.cli.nodes import nodes_options, with_nodes
 from chaski.cli.show_stored import (
@@ -58,6 +59,7 @@ _SHOWN_CHARACTERS = 80
 @nodes_options
 @plot_option("Draw memory by layer and by context, in the terminal or to a file.")
 @click.option("--verbose", is_flag=True, help="List the metadata and the tensors.")
+@json_option("Print the description as JSON, in the form of /api/show.")
 @click.help_option("-h", "--help")
 def command(
     model: str,
@@ -70,6 +72,7 @@ def command(
     split: str | None,
     plot: str | None,
     verbose: bool,
+    as_json: bool,
     **texts: bool,
 ) -> None:
     """Show the architecture, sizes and types of MODEL, a name or a path to a GGUF file."""
@@ -86,7 +89,12 @@ def command(
     if not is_measured and (context or parallel or backend):
         raise click.UsageError("--context, --parallel, --backend and --nodes need --memory or --plot")
     check_plot(plot)
+    if as_json and (is_measured or any(texts.values())):
+        raise click.UsageError("--json prints the whole description; leave the other option out")
     server = None if is_path(model) else chosen_server()
+    if server is not None and as_json:
+        echo_json(server.post("/api/show", {"model": model, "verbose": verbose}))
+        return
     if server is not None and not is_measured:
         show_there(server, model, (verbose, tensors), texts)
         return
@@ -95,6 +103,9 @@ def command(
             f"{server.url} does not report the memory of a model; unset OLLAMA_HOST, or see `chaski ps`"
         )
     found = find_model(model)
+    if as_json:
+        echo_json(_as_json(found, verbose))
+        return
     file = open_gguf(found.path)
     if (text := chosen_text(found, file, texts)) is not None:
         echo_text(text)
@@ -122,6 +133,19 @@ def command(
     if not found.licenses:
         parts.append(section("License", first_lines(file.get("general.license", str, ""))))
     click.echo("\n".join(filter(None, [*parts, *_lists(file, verbose, tensors)])))
+
+
+def _as_json(found: StoredModel, verbose: bool) -> dict[str, Any]:
+    """Return the description of a model or of an adapter's file in the form of `/api/show`."""
+    from chaski.formats.gguf import open_gguf
+    from chaski.runner.loading.descriptions import describe, describe_file
+    from chaski.runner.loading.model_info import ModelInfo
+
+    with open_gguf(found.path) as file:
+        if file.get("general.type", str, "model") == "adapter":
+            return describe_file(found, verbose)
+    adapters = {path.name: path for path in found.adapters}
+    return describe(found, ModelInfo(found), adapters, found.path.stat().st_mtime, verbose)
 
 
 def _prefixes(found: StoredModel) -> Mapping[str, float]:

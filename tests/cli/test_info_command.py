@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -39,3 +41,19 @@ def test_an_instruction_set_that_is_not_here(monkeypatch: pytest.MonkeyPatch) ->
     result = CliRunner().invoke(chaski_command, ["info"])
     assert result.exit_code == 1
     assert "instruction set 'abacus' is not available" in result.stderr
+
+
+def test_facts_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHASKI_THREADS", "1")
+    monkeypatch.setenv("OLLAMA_API_KEY", "hidden")
+    result = CliRunner().invoke(chaski_command, ["info", "--json"])
+    facts = json.loads(result.stdout)
+    assert facts["version"] == chaski.__version__
+    assert facts["threads"] == 1
+    assert facts["instruction_set"] in facts["instruction_sets"]
+    assert facts["memory_bytes"] > facts["available_bytes"] > 0
+    settings = facts["environment"]
+    assert settings.keys() == {row.name for row in variables()}
+    assert settings["CHASKI_THREADS"]["value"] == "1"
+    assert settings["OLLAMA_MAX_QUEUE"]["value"] is None
+    assert "hidden" not in result.stdout

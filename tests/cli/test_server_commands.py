@@ -13,6 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chaski.cli.main import chaski_command
+from chaski.cli.remote_model import RemoteModel
+from chaski.cli.session import Session
+from chaski.errors import ChaskiError
+from chaski.remote import running_server
 from chaski.server.settings import Settings
 from tests.rewriting import write_split
 from tests.server.conftest import SOMEWHERE, models
@@ -120,6 +124,13 @@ def test_ps_and_stop(server: Running) -> None:
     (_, row) = chaski("ps").stdout.splitlines()
     assert row.split()[0] == "helper:latest"
     assert "100% CPU" in row
+    [shown] = json.loads(chaski("ps", "HELP", "--json").stdout)["models"]
+    assert (shown["name"], shown["engine"]) == ("helper:latest", "native")
+    assert json.loads(chaski("ps", "x", "--json").stdout)["models"] == []
+    assert {each["name"] for each in json.loads(chaski("list", "--json").stdout)["models"]} >= {
+        "helper:latest"
+    }
+    assert json.loads(chaski("show", "helper", "--json").stdout)["details"]["family"] == "llama"
     assert row.endswith("from now    native")
     server.post("/api/generate", {"model": "helper", "prompt": "x " * 40, "options": {"num_predict": 1}})
     prefixes = chaski("ps").stdout.splitlines()[-1]
@@ -230,3 +241,14 @@ def test_serve_refuses_what_is_not_safe() -> None:
     result = chaski("serve", "--host", "0.0.0.0")
     assert result.exit_code == 1
     assert "CHASKI_OPEN=1" in result.stderr
+
+
+def test_errors_of_the_server_name_the_model_as_it_was_typed(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(RemoteModel(running_server(), "guide"), {}, name="guide")
+    session.tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    with pytest.raises(ChaskiError, match="^guide does not support tools"):
+        session.answer("hello")
+    assert chaski("rm", "helpr").stderr == "Error: model 'helpr' not found; did you mean helper?\n"
+    assert chaski("stop", "helpr").stderr.endswith('model "helpr" to stop; did you mean helper?\n')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -246,3 +247,19 @@ def test_no_other_model_gets_the_name_of_the_guide(root: Path, tiny_llama: Path,
             assert (result.exit_code, result.stderr) == (1, f"Error: '{name}' {refusal}")
     assert not (root / "manifests" / LIBRARY / "guide").exists()
     assert chaski("cp", "guide", "mine").exit_code == 0
+
+
+def test_json_has_the_form_of_the_api(root: Path, tiny_llama: Path) -> None:
+    put_by_hand(root, f"{LIBRARY}/one/latest", {"model": tiny_llama.read_bytes(), "system": b"be brief"})
+    [one] = json.loads(chaski("list", "one", "--json").stdout)["models"]
+    assert (one["name"], one["model"], one["size"] > 0) == ("one:latest", "one:latest", True)
+    assert one.keys() == {"name", "model", "modified_at", "size", "digest", "details"}
+    shown = json.loads(chaski("show", "one", "--json").stdout)
+    assert shown["system"] == "be brief"
+    assert shown["model_info"]["general.architecture"] == "llama"
+    assert "completion" in shown["capabilities"]
+    plain = json.loads(chaski("show", str(tiny_llama), "--json").stdout)
+    assert plain["details"]["family"] == "llama"
+    assert plain["tensors"] == shown["tensors"]
+    assert "FROM one:latest" in shown["modelfile"]
+    assert "leave the other option out" in chaski("show", "one", "--json", "--system").stderr

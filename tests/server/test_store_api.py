@@ -123,6 +123,33 @@ def test_the_bundled_model_is_one_of_the_store(server: Running) -> None:
     assert names(server) == {"guide:latest"}
 
 
+def test_no_model_gets_the_name_of_the_bundled_one(server: Running) -> None:
+    refusal = "'guide' is a part of chaski; choose another name for your model"
+    for path, body in (
+        ("copy", {"source": "guide", "destination": "guide"}),
+        ("create", {"model": "guide", "from": "guide", "stream": False}),
+        ("pull", {"model": "guide", "stream": False}),
+    ):
+        reply = server.post(f"/api/{path}", body)
+        assert (reply.status, reply.error) == (400, refusal), path
+    for what in ("source", "destination"):
+        body = {"source": "guide", "destination": "copy", what: "a b"}
+        assert server.post("/api/copy", body).error == f'{what} "a b" is invalid'
+
+
+def test_names_in_errors_are_short_where_clients_allow_it(server: Running) -> None:
+    chat = {"model": "guide", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    # Clients of Ollama expect the full name.
+    full = "registry.ollama.ai/library/guide:latest does not support tools"
+    assert server.post("/api/chat", {**chat, "tools": tools}).error == full
+    reply = server.post("/v1/chat/completions", {**chat, "tools": tools})
+    assert reply.json["error"]["message"] == "guide:latest does not support tools"
+    named = [{"name": "f", "input_schema": {"type": "object"}}]
+    reply = server.post("/v1/messages", {**chat, "tools": named})
+    assert reply.json["error"]["message"] == "guide:latest does not support tools"
+
+
 def test_blobs_are_what_their_names_say(server: Running) -> None:
     """A digest that led to another path was CVE-2024-37032."""
     reply = server.post(f"/api/blobs/{digest_of(b'right')}", b"wrong")

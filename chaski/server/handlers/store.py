@@ -23,11 +23,12 @@ from chaski.server.http.api import OLLAMA
 from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.http.problems import problem_of
 from chaski.server.models.creation import create_model
-from chaski.server.models.descriptions import describe, listed, running
+from chaski.server.models.descriptions import describe, running
 from chaski.server.models.estimates import Estimates
 from chaski.server.services import Services
 from chaski.store.create import missing_sources
 from chaski.store.http import Access
+from chaski.store.listing import listed
 from chaski.store.progress import StoreProgress
 from chaski.store.pull import pull as pull_model
 from chaski.store.push import push as push_model
@@ -40,7 +41,7 @@ _COPILOT = "GitHubCopilotChat/"
 
 async def tags(http: HTTPRequest) -> Reply:
     """List the models of the store, the newest first."""
-    return {"models": await asyncio.to_thread(listed, http.services.catalog)}
+    return {"models": await asyncio.to_thread(listed, http.services.catalog.store)}
 
 
 async def ps(http: HTTPRequest) -> Reply:

@@ -43,7 +43,7 @@ async def create_model(
     All sources must be in the store. Closing the generator ends the process. Raises the errors of
     `chaski.store.create.create`, and WorkerError if the process dies.
     """
-    question = json.dumps({"store": str(root), "name": str(name), "body": body}).encode()
+    question = json.dumps({"store": str(root), "name": name.shown, "body": body}).encode()
     process = await asyncio.create_subprocess_exec(
         *command("chaski.server.models.creation"),
         stdin=PIPE,
