@@ -58,7 +58,13 @@ SAYINGS = {
     # Each agent has its own name for running a command.
     "Claude, read the note!": [call("Bash", command="cat note.txt", description="Read the note")],
     "Codex, read the note!": [call("exec_command", cmd="cat note.txt")],
+    "opencode, read the note!": [call("bash", command="cat note.txt", description="Read the note")],
+    "Continue, read the note!": [call("Bash", command="cat ./note.txt")],
+    # Aider has no tools. It ends its prompts with this sentence, and takes a file from the answer.
+    "Reply in English.": ["note.txt\n```\nthe chaski carries the load\n```\n"],
     "the llama carries the load": ["The note is about ", "a llama."],
+    # opencode asks for a title of each conversation, with a system message of its own.
+    "Generate a title for this conversation:": ["A note"],
 }
 
 

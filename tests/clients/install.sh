@@ -8,6 +8,7 @@ cd build/clients
 
 [ -f package.json ] || npm init --yes > /dev/null
 npm install --no-audit --no-fund @anthropic-ai/claude-code @openai/codex \
+    opencode-ai @continuedev/cli \
     ollama openai @anthropic-ai/sdk \
     ai ai-sdk-ollama @ai-sdk/openai @ai-sdk/openai-compatible @ai-sdk/anthropic zod
 node node_modules/@anthropic-ai/claude-code/install.cjs
@@ -25,3 +26,5 @@ install instructor instructor
 install pydantic_ai 'pydantic-ai-slim[openai,anthropic]'
 install llama_index llama-index-core llama-index-llms-ollama llama-index-embeddings-ollama \
     llama-index-llms-openai-like
+install langchain langchain langchain-ollama langchain-openai langchain-anthropic
+install aider aider-chat
