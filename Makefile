@@ -9,9 +9,9 @@ BUILD_REQUIREMENTS := "scikit-build-core>=0.11" "nanobind>=2.4"
 BUILD_TOOLS := $(BIN)/python -c "from scikit_build_core.build import get_requires_for_build_editable as needs; \
 	print(*needs())"
 # The requirements are installed without the package: installing it would configure its build again.
-DOCS_REQUIREMENTS = $(shell $(PYTHON) -c "import tomllib; \
+DOCS_REQUIREMENTS = $(shell $(PYTHON) -I -c "import tomllib; \
 	print(*map(repr, tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs']))")
-WHEEL_PYTHON = $(shell $(PYTHON) -c "import sys; print('cp%d%d' % sys.version_info[:2])")
+WHEEL_PYTHON = $(shell $(PYTHON) -I -c "import sys; print('cp%d%d' % sys.version_info[:2])")
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 # Sources compiled for GPUs, and for the emulated device of the tests.
 KERNELS := $(wildcard chaski/ml/cuda/kernels/*.h chaski/ml/cuda/kernels/*.cu tests/cuda/emulated/*.h)
@@ -24,6 +24,12 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # environment disables it. Without it, the hundreds of interpreters that the tests start took a fifth of the
 # time.
 export PYTHONDONTWRITEBYTECODE :=
+
+# With these settings of the user, Python would miss the modules of the checkout or of `.venv`, or pip would
+# install elsewhere or nothing. PIP_USER also overrides pip's configuration files.
+unexport PYTHONSAFEPATH PYTHONPATH PYTHONHOME PYTHONPLATLIBDIR PYTHONOPTIMIZE PYTHONINSPECT
+unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_PYTHON PIP_DRY_RUN PIP_NO_DEPS PIP_REQUIRE_HASHES
+export PIP_USER := 0
 
 .PHONY: run test coverage test-slow test-web test-web-short test-aarch64 web check-web format-web lint format types native bench docs links
 .PHONY: guide test-gpu gpu-packages test-avx-vnni wheel test-debian test-container sdist sbom clean
@@ -141,12 +147,19 @@ links: .venv/documenting
 
 # Builds and checks a wheel for this Python. It installs without a compiler and runs with glibc 2.28 or newer.
 wheel: .venv/packaging
+	@echo "building a wheel for this Python, which takes a few minutes"
 	rm -rf build/wheels dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl && mkdir -p dist
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheels . \
 		--config-settings=build-dir=build/wheel --config-settings=cmake.define.CHASKI_PORTABLE_WHEEL=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheels/*.whl
 	$(BIN)/auditwheel show dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
 	$(BIN)/python -m tools.check_packages dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
+	@for wheel in dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl; do \
+		echo "Made $$wheel. To install it:"; \
+		echo "  $(PYTHON) -m venv chaski-env"; \
+		echo "  chaski-env/bin/pip install $$wheel"; \
+		echo "  chaski-env/bin/chaski demo"; \
+	done
 
 # Installs the wheel in a fresh Debian 12 as a user would; takes a minute. Needs root and debootstrap; without
 # them, prints a message and skips the test.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,50 @@ def test_what_failed_to_compile_is_shown(tmp_path):
     assert "s  failed\n" in done.stdout
     assert "'cmake.define.NAME': 'ON'" in done.stdout
     assert "two.cpp:1: error: it does not compile" in done.stdout
+
+
+HOSTILE = {
+    "PYTHONSAFEPATH": "1",
+    "PYTHONPATH": "/nowhere",
+    "PYTHONHOME": "/nowhere",
+    "PYTHONOPTIMIZE": "2",
+    "PIP_USER": "1",
+    "PIP_TARGET": "/nowhere",
+    "PIP_PREFIX": "/nowhere",
+    "PIP_REQUIRE_VIRTUALENV": "1",
+    "PIP_NO_DEPS": "1",
+}
+
+
+def make(*arguments: str, **environment: str) -> str:
+    command = [
+        "make",
+        "--no-print-directory",
+        "--directory",
+        str(ROOT),
+        f"PYTHON={sys.executable}",
+        *arguments,
+    ]
+    made = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    return made.stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_settings_for_other_projects_change_nothing() -> None:
+    """As with PYTHONSAFEPATH=1, which hid the folder `tools` from Python."""
+    recipe = (
+        '@$(PYTHON) -m tools.install --help; echo "user $$PIP_USER target $$PIP_TARGET deps $$PIP_NO_DEPS"'
+    )
+    shown = make("--eval", f"probe: ; {recipe}", "probe", **HOSTILE)
+    assert shown.startswith("usage: python -m tools.install")
+    assert shown.endswith("user 0 target  deps \n")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_a_wheel_is_announced() -> None:
+    shown = make("--dry-run", "--old-file", ".venv/packaging", "wheel", **HOSTILE)
+    assert "building a wheel" in shown.splitlines()[0]
+    assert "chaski-env/bin/pip install $wheel" in shown
