@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import json
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +19,10 @@ from chaski.chat.options import AnswerOptions
 from chaski.model.registry import ARCHITECTURES
 from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.sample.options import SamplingOptions
+from chaski.store.create import create
+from chaski.store.demo import DEMO
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
 from tools.docs import GENERATED
 
 ROOT = Path(__file__).parent.parent
@@ -161,15 +167,51 @@ def test_every_page_is_in_the_contents() -> None:
     assert sorted(named) == sorted(pages)
 
 
-def test_the_first_page_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    code = next(re.finditer(r"```python\n(import json.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
-    names: dict[str, object] = {}
-    exec(code[1], names)
-    output = capsys.readouterr().out
-    assert "--threads" in output
-    # The block reads the answer that follows a schema as JSON.
-    assert list(ast.literal_eval(output[output.rindex("{") :])) == ["name"]
+def test_the_first_page_runs_as_it_is_written(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a tiny model in place of the one that `chaski demo` fetches."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    for _ in create(Store(tmp_path), DEMO.name, Recipe(sources=[tiny_llama])):
+        pass
+    page = (ROOT / "README.md").read_text()
+    code, shown = re.findall(r"```python\n(from dataclasses.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)[0]
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(code, names)
     names["model"].close()  # type: ignore[attr-defined]
+    *_, size = capsys.readouterr().out.splitlines()
+    *others, real_size = shown.splitlines()
+    assert ast.literal_eval(size)[1] == 265
+    assert ast.literal_eval(real_size) == (4, 49152)
+    assert json.loads("".join(others[others.index("{") : others.index("}") + 1])).keys() == {"name", "city"}
+
+
+def test_the_page_for_switchers_names_what_exists() -> None:
+    page = (ROOT / "docs/coming-from.md").read_text()
+    commands = (ROOT / "docs/cli.md").read_text()
+    variables = (ROOT / "docs/environment.md").read_text()
+    rows = [row.split("|") for row in page.splitlines() if row.startswith("|")]
+    ours = "\n".join(row[2] for row in rows if len(row) == 4)
+    assert [name for name in re.findall(r"CHASKI_\w+", page) if f"`{name}`" not in variables] == []
+    assert [name for name in re.findall(r"OLLAMA_\w+", ours) if f"`{name}`" not in variables] == []
+    assert [
+        name for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", ours) if f" {name}" not in commands
+    ] == []
+    assert [
+        name for name in re.findall(r"`chaski ([a-z]+)", ours) if f"## chaski {name}\n" not in commands
+    ] == []
+
+
+def test_the_repository_is_cloned_from_its_address() -> None:
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    for name in ("README.md", "docs/installing.md"):
+        assert re.findall(r"git clone (\S+)", (ROOT / name).read_text()) == [address], name
+
+
+def test_no_environment_is_made_where_the_sources_are() -> None:
+    """In a checkout, `chaski` is the folder of the package."""
+    for page in TEXTS:
+        assert re.findall(r"-m venv (?:\./)?chaski\b(?!-)", page.read_text()) == [], page.name
 
 
 def test_the_first_page_shows_the_model_as_it_is() -> None:
