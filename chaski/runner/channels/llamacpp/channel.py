@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -28,6 +29,7 @@ from chaski.runner.channels.llamacpp.lost_ids import LostIds
 from chaski.runner.channels.llamacpp.prompts import LlamaPrompts, PromptConfig
 from chaski.runner.channels.llamacpp.server import LlamaServer
 from chaski.runner.channels.llamacpp.settings import LlamaSettings
+from chaski.runner.channels.llamacpp.thoughts import limited_pieces
 from chaski.runner.channels.messages import (
     Answerable,
     Describe,
@@ -140,9 +142,15 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
             put(empty_answer(prepared, load_seconds))
             return
         marker = self._server.media_marker
-        body = completion(prepared, self._may_share(prepared.limits.cache_salt), self._spellings, marker)
+        may_share = self._may_share(prepared.limits.cache_salt)
+
+        def ask(part: Prepared) -> Iterator[Mapping[str, Any]]:
+            body = completion(part, may_share, self._spellings, marker)
+            return self._server.stream("/completion", body, task.opened)
+
+        encode = partial(self._prompts.tokenizer.encode, add_special=False)
         reader = AnswerReader(prepared, self._controls, self._lost, load_seconds)
-        for piece in self._server.stream("/completion", body, task.opened):
+        for piece in limited_pieces(prepared, ask, encode, self._spellings):
             for event in reader.feed(piece):
                 if not task.is_cancelled:
                     put(event)

@@ -83,6 +83,39 @@ def test_conversations_are_written_with_the_template(worker: Worker) -> None:
     )
 
 
+THINKING = (
+    "{% for m in messages %}{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}{{ m.content }}"
+    "{% endfor %}{% if add_generation_prompt %}<think>{% endif %}"
+)
+
+
+def test_thoughts_end_with_their_budget(tmp_path: Path) -> None:
+    """The answer to a prompt is the prompt backwards; a second prompt contains the end of the thought."""
+    names = {"general__architecture": "foreign", "foreign__context_length": 256}
+    path = write_tiny_llama(tmp_path / "thinker.gguf", chat_template=THINKING, **names)
+    question = [{"role": "user", "content": "abc"}]
+    with Worker(path, threads=1) as worker:
+        whole = worker.chat(question)
+        assert (whole.thinking, whole.text) == ("abc<think>"[::-1], "")
+        for budget, thought in ((0, ""), (1, ">"), (4, ">kni")):
+            answer = worker.chat(question, reasoning_budget=budget)
+            assert (answer.thinking, answer.text) == (thought, f"abc<think>{thought}</think>"[::-1])
+            assert answer.done.thinking_tokens == budget
+            assert answer.done.generated_tokens == 2 * budget + 10 + 2 * 8 + 1
+            assert (answer.done.prompt_tokens, answer.done_reason) == (11, "stop")
+        cut = worker.chat(question, reasoning_budget=4, num_predict=9)
+        assert (cut.thinking, cut.text, cut.done_reason) == (">kni", "", "length")
+        assert cut.done.generated_tokens == 9
+        assert worker.chat(question, reasoning_budget=40).token_ids == whole.token_ids
+        with pytest.raises(
+            UnsupportedError, match="log-probabilities of an answer whose thoughts are limited"
+        ):
+            worker.chat(question, reasoning_budget=4, logprobs=True)
+        # Where the context has no room to continue, the answer goes on.
+        long = [{"role": "user", "content": "x" * 230}]
+        assert worker.chat(long, reasoning_budget=10, num_predict=20).thinking.startswith(">kniht<xxx")
+
+
 def test_tokens_and_vectors(worker: Worker) -> None:
     assert worker.tokenize("hi") == [262, 104, 105]
     assert worker.tokenize("hi", add_special=False) == [104, 105]
