@@ -151,7 +151,7 @@ def test_openai_reads_what_ollama_does_not() -> None:
     assert wish.messages == [{"role": "system", "content": "hi"}]
     options = {"num_predict": 5, "num_ctx": 77, "min_p": 0.5, "temperature": 1.0, "top_p": 1.0}
     assert wish.options == options
-    assert (wish.keep_alive, wish.format, wish.think, wish.stream) == (60, "json", "low", False)
+    assert (wish.keep_alive, wish.format, wish.think, wish.stream) == (60, "json", "minimal", False)
 
 
 def test_openai_chunks() -> None:

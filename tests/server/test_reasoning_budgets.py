@@ -76,8 +76,8 @@ def told(path: str, reply: Mapping[str, Any]) -> tuple[str, str, int]:
         case _:
             blocks = {block["type"]: block for block in reply["content"]}
             thought = blocks.get("thinking", {}).get("thinking", "")
-            count = reply["usage"]["output_tokens_details"]["thinking_tokens"]
-            return thought, blocks.get("text", {}).get("text", ""), count
+            details = reply["usage"].get("output_tokens_details", {"thinking_tokens": 0})
+            return thought, blocks.get("text", {}).get("text", ""), details["thinking_tokens"]
 
 
 def ask(server: Running, path: str, model: str = "thinker", **fields: Any) -> tuple[str, str, int]:

@@ -134,6 +134,7 @@ def _usage(finish: Finish) -> dict[str, Any]:
     done = finish.done
     created = created_tokens(done)
     num_created = sum(created.values())
+    details = {"output_tokens_details": {"thinking_tokens": finish.thought}} if finish.thought else {}
     return {
         "input_tokens": done.evaluated_tokens - num_created,
         "cache_read_input_tokens": done.cached_tokens,
@@ -141,5 +142,5 @@ def _usage(finish: Finish) -> dict[str, Any]:
         "cache_creation_input_tokens": num_created,
         "cache_creation": created,
         "output_tokens": done.generated_tokens,
-        "output_tokens_details": {"thinking_tokens": finish.thought},
+        **details,
     }
