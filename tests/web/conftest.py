@@ -60,9 +60,9 @@ def open_page(browser: Any) -> Iterator[Open]:
                 elsewhere.append(request.url)
 
         context.on("request", see)
+        context.on("console", lambda said: faults.append(said.text) if "Security Policy" in said.text else None)
+        context.on("weberror", lambda error: faults.append(str(error.error)))
         page = context.new_page()
-        page.on("console", lambda said: faults.append(said.text) if "Security Policy" in said.text else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(server.url + path)
         return page
 
@@ -78,6 +78,13 @@ def guided(models: Path) -> Iterator[Running]:
     """Run a server with the bundled model."""
     with running(Settings(address=SOMEWHERE, parallel=2), models) as server:
         yield server
+
+
+def second_tab(page: Any) -> Any:
+    """Open the place of a page again, in another tab of its browser."""
+    other = page.context.new_page()
+    other.goto(page.url)
+    return other
 
 
 def ask(page: Any, text: str) -> None:

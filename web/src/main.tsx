@@ -1,6 +1,6 @@
 import { render } from "preact";
 
-import { followRunning } from "./chat/answering";
+import { followRunning } from "./chat/receiving";
 import { readAll } from "./conversations/store";
 import { readModels } from "./models/list";
 import { resumePulls } from "./models/pulls";

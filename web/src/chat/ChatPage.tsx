@@ -1,15 +1,17 @@
-import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
-import { begin, current, put } from "../conversations/store";
+import { begin, changeHead, current, put } from "../conversations/store";
 import { openCalls, path } from "../conversations/tree";
-import type { Conversation, Message } from "../conversations/types";
+import type { Head } from "../conversations/types";
 import { models, modelsProblem } from "../models/list";
 import { MemoryWarning } from "../models/MemoryNeeds";
+import { isMenuOpen } from "../shell/Frame";
 import { Icon } from "../shell/Icon";
-import { answer, append, stop } from "./answering";
-import { Composer, type Draft } from "./Composer";
+import { askQuestion, type Question } from "./answering";
+import { Composer } from "./Composer";
 import { ModelChoice } from "./ModelChoice";
+import { stop } from "./receiving";
+import { Scroller } from "./Scroller";
 import { readDefaults, SettingsPanel } from "./SettingsPanel";
 import { ToolResults } from "./ToolResults";
 import { Turn } from "./Turn";
@@ -22,79 +24,68 @@ export function ChatPage() {
   const [isOpen, setOpen] = useState(false);
   const shown = conversation ?? fresh;
   const model = shown.model || localStorage.getItem(LAST_MODEL) || models.value[0]?.name || "";
-  const change = (changed: Conversation) => (conversation ? put(changed) : setFresh(changed));
+  const change = (fields: Partial<Head>) =>
+    conversation ? changeHead(conversation.id, fields) : setFresh({ ...fresh, ...fields });
   const turns = path(shown);
   const last = turns.at(-1);
   const isRunning = last?.answerId !== undefined;
   const open = openCalls(turns);
+  const end = () => last && stop(shown.id, last);
+  useStopKey(end);
 
-  const send = ({ text, images, files }: Draft) => {
+  const send = (question: Question) => {
     localStorage.setItem(LAST_MODEL, model);
-    const [asked, question] = append({ ...shown, model }, { parent: shown.leaf, role: "user", content: text, images, files });
-    answer(asked, question.id, model);
-    location.hash = `#/chat/${asked.id}`;
+    if (conversation) changeHead(conversation.id, { model });
+    else put({ ...fresh, model }, false);
+    askQuestion(shown.id, shown.leaf, question, model);
+    location.hash = `#/chat/${shown.id}`;
   };
 
   return (
     <>
       <div class="chat-tools">
-        <ModelChoice value={model} onChange={(name) => change({ ...shown, model: name })} />
+        <ModelChoice value={model} onChange={(name) => change({ model: name })} />
         <button type="button" class="icon-button" aria-label="Settings" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
           <Icon name="sliders" />
         </button>
       </div>
       {isOpen && (
-        <SettingsPanel
-          settings={shown.settings}
-          onChange={(settings) => change({ ...shown, settings })}
-          onClose={() => setOpen(false)}
-        />
+        <SettingsPanel settings={shown.settings} onChange={(settings) => change({ settings })} onClose={() => setOpen(false)} />
       )}
       <Scroller isRunning={isRunning}>
         {turns.length ? (
           turns.map((turn) => <Turn key={turn.id} conversation={shown} message={turn} isLast={turn === last} />)
         ) : (
-          <Welcome onAsk={(text) => send({ text, images: [], files: [] })} model={model} />
+          <Welcome onAsk={(content) => send({ content })} model={model} />
         )}
         {open && <ToolResults conversation={shown} branch={last!} {...open} />}
       </Scroller>
       <MemoryWarning
         model={model}
         context={shown.settings.num_ctx}
-        onContext={(num_ctx) => change({ ...shown, settings: { ...shown.settings, num_ctx } })}
+        onContext={(num_ctx) => change({ settings: { ...shown.settings, num_ctx } })}
       />
-      <Composer isRunning={isRunning} canSend={!!model} onSend={send} onStop={() => stop(last as Message)} />
+      <Composer place={conversation?.id ?? "new"} isRunning={isRunning} canSend={!!model} onSend={send} onStop={end} />
     </>
   );
 }
 
-/** Keeps the end visible while an answer grows, unless the reader has scrolled away. */
-function Scroller({ isRunning, children }: { isRunning: boolean; children: ComponentChildren }) {
-  const place = useRef<HTMLDivElement>(null);
-  const isAtEnd = useRef(true);
+/** Escape stops the answer, unless it belongs to a field or closes something else. */
+function useStopKey(end: () => void) {
   useEffect(() => {
-    const box = place.current!;
-    const observer = new ResizeObserver(() => {
-      if (isAtEnd.current) box.scrollTop = box.scrollHeight;
-    });
-    observer.observe(box);
-    observer.observe(box.firstElementChild!);
-    return () => observer.disconnect();
-  }, []);
-  const note = () => {
-    const box = place.current!;
-    isAtEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 60;
-  };
-  return (
-    <div class="scroller" ref={place} onScroll={note} tabIndex={0} role="region" aria-label="Messages">
-      <div class="turns" role="log" aria-live="off" aria-label="Conversation">
-        {children}
-      </div>
-      <p class="sr-only" role="status">
-        {isRunning ? "The answer is being written" : ""}
-      </p>
-    </div>
-  );
+    const press = (event: KeyboardEvent) => {
+      if (event.key !== "Escape" || event.defaultPrevented || event.isComposing) return;
+      const field = (event.target as Element).closest("input, select, textarea, [role=dialog]");
+      if ((!field || field.closest(".composer")) && !isSomethingOpen()) end();
+    };
+    // Before the handler that closes the menu.
+    addEventListener("keydown", press, true);
+    return () => removeEventListener("keydown", press, true);
+  });
+}
+
+function isSomethingOpen(): boolean {
+  return isMenuOpen.value || document.querySelector("dialog[open], .settings, :popover-open") !== null;
 }
 
 const QUESTIONS = ["How do I use fewer cores?", "Where are models kept?", "How do I pull a model?"];

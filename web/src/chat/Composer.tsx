@@ -1,19 +1,31 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
+import { useDraft } from "../conversations/drafts";
 import type { TextFile } from "../conversations/types";
 import { Icon } from "../shell/Icon";
+import type { Question } from "./answering";
 import { readAttachments } from "./attachments";
 
-export interface Draft {
-  text: string;
+interface Attached {
   images: string[];
   files: TextFile[];
 }
 
-const EMPTY: Draft = { text: "", images: [], files: [] };
+interface Props {
+  /** The conversation whose draft this is. */
+  place: string;
+  isRunning: boolean;
+  canSend: boolean;
+  onSend: (question: Question) => void;
+  onStop: () => void;
+}
 
-export function Composer(props: { isRunning: boolean; canSend: boolean; onSend: (draft: Draft) => void; onStop: () => void }) {
-  const [draft, setDraft] = useState(EMPTY);
+const NOTHING: Attached = { images: [], files: [] };
+const together = (a: Attached, b: Attached) => ({ images: [...a.images, ...b.images], files: [...a.files, ...b.files] });
+
+export function Composer(props: Props) {
+  const [text = "", setText] = useDraft<string>(`${props.place}/text`, (kept, typed) => kept + typed);
+  const [attached = NOTHING, setAttached] = useDraft<Attached>(`${props.place}/files`, together);
   const [problem, setProblem] = useState("");
   const [isReading, setReading] = useState(false);
   const field = useRef<HTMLTextAreaElement>(null);
@@ -23,21 +35,23 @@ export function Composer(props: { isRunning: boolean; canSend: boolean; onSend: 
     const box = field.current!;
     box.style.height = "auto";
     box.style.height = `${Math.min(box.scrollHeight, innerHeight * 0.4)}px`;
-  }, [draft.text]);
+  }, [text]);
 
-  const isEmpty = !draft.text.trim() && !draft.images.length && !draft.files.length;
+  const { images, files } = attached;
+  const isEmpty = !text.trim() && !images.length && !files.length;
   const send = () => {
     if (isEmpty || isReading || props.isRunning || !props.canSend) return;
-    props.onSend(draft);
-    setDraft(EMPTY);
+    props.onSend({ content: text, images, files });
+    setText(() => undefined);
+    setAttached(() => undefined);
     setProblem("");
   };
-  const take = async (files: Iterable<File>) => {
+  const take = async (chosen: Iterable<File>) => {
     setReading(true);
-    const read = await readAttachments(files);
+    const read = await readAttachments(chosen);
     setReading(false);
     setProblem(read.problem);
-    setDraft((now) => ({ ...now, images: [...now.images, ...read.images], files: [...now.files, ...read.files] }));
+    if (read.images.length || read.files.length) setAttached((now = NOTHING) => together(now, read));
   };
   const without = <T,>(list: T[], index: number) => list.filter((_, place) => place !== index);
 
@@ -56,16 +70,19 @@ export function Composer(props: { isRunning: boolean; canSend: boolean; onSend: 
     >
       <div class="box">
         <div class="attached">
-          {draft.images.map((image, index) => (
+          {images.map((image, index) => (
             <span class="attachment" key={image.slice(0, 80) + index}>
               <img src={`data:;base64,${image}`} alt={`Attached image ${index + 1}`} />
-              <Remove onClick={() => setDraft({ ...draft, images: without(draft.images, index) })} name={`image ${index + 1}`} />
+              <Remove
+                onClick={() => setAttached(() => ({ files, images: without(images, index) }))}
+                name={`image ${index + 1}`}
+              />
             </span>
           ))}
-          {draft.files.map((file, index) => (
+          {files.map((file, index) => (
             <span class="attachment named" key={file.name + index}>
               {file.name}
-              <Remove onClick={() => setDraft({ ...draft, files: without(draft.files, index) })} name={file.name} />
+              <Remove onClick={() => setAttached(() => ({ images, files: without(files, index) }))} name={file.name} />
             </span>
           ))}
         </div>
@@ -74,8 +91,11 @@ export function Composer(props: { isRunning: boolean; canSend: boolean; onSend: 
           rows={1}
           aria-label="Message"
           placeholder="Message"
-          value={draft.text}
-          onInput={(event) => setDraft({ ...draft, text: event.currentTarget.value })}
+          value={text}
+          onInput={(event) => {
+            const { value } = event.currentTarget;
+            setText(() => value || undefined);
+          }}
           onKeyDown={(event) => {
             if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
               event.preventDefault();

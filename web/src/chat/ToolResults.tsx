@@ -1,5 +1,4 @@
-import { useState } from "preact/hooks";
-
+import { useDraft } from "../conversations/drafts";
 import type { Conversation, Message } from "../conversations/types";
 import { RemoteCall } from "../mcp/RemoteCall";
 import type { Call } from "../server/types";
@@ -31,7 +30,7 @@ export function ToolResults({ conversation, branch, asked, calls }: Props) {
 
 /** Fields for the results of tools that this page does not call. */
 function TypedResults({ id, branch, calls }: { id: string; branch: Message; calls: Call[] }) {
-  const [results, setResults] = useState(calls.map(() => ""));
+  const [results = calls.map(() => ""), setResults] = useDraft<string[]>(`${id}/${branch.id}`);
   const send = (event: Event) => {
     event.preventDefault();
     giveResults(
@@ -39,6 +38,7 @@ function TypedResults({ id, branch, calls }: { id: string; branch: Message; call
       branch,
       calls.map((call, index) => ({ toolName: call.function.name, content: results[index]! })),
     );
+    setResults(() => undefined);
   };
   return (
     <form class="card" onSubmit={send}>
@@ -48,7 +48,10 @@ function TypedResults({ id, branch, calls }: { id: string; branch: Message; call
           <textarea
             rows={2}
             value={results[index]}
-            onInput={(event) => setResults(results.map((old, place) => (place === index ? event.currentTarget.value : old)))}
+            onInput={(event) => {
+              const { value } = event.currentTarget;
+              setResults(() => results.map((old, place) => (place === index ? value : old)));
+            }}
           />
         </label>
       ))}

@@ -1,15 +1,18 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
-import { put } from "../conversations/store";
-import { siblings, youngestLeaf } from "../conversations/tree";
+import { useDraft } from "../conversations/drafts";
+import { changeHead, removeMessages } from "../conversations/store";
+import { below, path, siblings, youngestLeaf } from "../conversations/tree";
 import type { Conversation, Message } from "../conversations/types";
 import { copyText } from "../markdown/Code";
 import { Markdown } from "../markdown/Markdown";
 import { models, sees } from "../models/list";
+import { Question } from "../shell/Dialog";
 import { Icon } from "../shell/Icon";
-import { answer, append, branch, goOn } from "./answering";
+import { answer, askQuestion, branch, goOn, tryAgain } from "./answering";
 import { Calls } from "./Calls";
 import { FiguresLine } from "./FiguresLine";
+import { STOPPED } from "./receiving";
 import { Tokens } from "./Tokens";
 
 interface Props {
@@ -26,12 +29,17 @@ export function Turn(props: Props) {
 }
 
 function Asked({ conversation, message }: Props) {
-  const [text, setText] = useState<string | null>(null);
+  const [text, setText] = useDraft<string>(`${conversation.id}/${message.id}`);
+  const editButton = useRef<HTMLButtonElement>(null);
   const send = () => {
     const { parent, images, files } = message;
-    const [asked, question] = append(conversation, { parent, role: "user", content: text!, images, files });
-    setText(null);
-    answer(asked, question.id, conversation.model);
+    if (!text?.trim() && !images?.length && !files?.length) return;
+    askQuestion(conversation.id, parent, { content: text!, images, files }, conversation.model);
+    setText(() => undefined);
+  };
+  const leave = () => {
+    setText(() => undefined);
+    editButton.current?.focus();
   };
   return (
     <article class="turn asked" aria-label="You">
@@ -45,43 +53,71 @@ function Asked({ conversation, message }: Props) {
             <pre tabIndex={0}>{file.text}</pre>
           </details>
         ))}
-        {text === null ? (
+        {text === undefined ? (
           <p class="plain">{message.content}</p>
         ) : (
-          <form
-            onSubmit={(event) => {
-              event.preventDefault();
-              send();
-            }}
-          >
-            <textarea
-              aria-label="Edited question"
-              rows={3}
-              value={text}
-              ref={(field) => {
-                if (document.activeElement !== field) field?.focus();
-              }}
-              onInput={(event) => setText(event.currentTarget.value)}
-              onKeyDown={(event) => event.key === "Escape" && setText(null)}
-            />
-            <div class="row end">
-              <button type="button" onClick={() => setText(null)}>
-                Cancel
-              </button>
-              <button type="submit" class="primary">
-                Ask
-              </button>
-            </div>
-          </form>
+          <Edited text={text} onInput={(value) => setText(() => value)} onSend={send} onLeave={leave} />
         )}
       </div>
       <div class="turn-tools">
         <Branches conversation={conversation} message={message} />
-        <button type="button" class="icon-button" aria-label="Edit the question" onClick={() => setText(message.content)}>
+        <Copy text={message.content} name="Copy the question" />
+        <button
+          type="button"
+          class="icon-button"
+          aria-label="Edit the question"
+          ref={editButton}
+          onClick={() => setText((now) => now ?? message.content)}
+        >
           <Icon name="edit" />
         </button>
+        <Delete conversation={conversation} message={message} what="question" />
       </div>
     </article>
+  );
+}
+
+interface EditedProps {
+  text: string;
+  onInput: (text: string) => void;
+  onSend: () => void;
+  onLeave: () => void;
+}
+
+function Edited({ text, onInput, onSend, onLeave }: EditedProps) {
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => field.current?.focus(), []);
+  const press = (event: KeyboardEvent) => {
+    if (event.isComposing) return;
+    if (event.key === "Escape") onLeave();
+    if (event.key !== "Enter" || event.shiftKey) return;
+    event.preventDefault();
+    onSend();
+  };
+  return (
+    <form
+      onSubmit={(event) => {
+        event.preventDefault();
+        onSend();
+      }}
+    >
+      <textarea
+        aria-label="Edited question"
+        rows={3}
+        value={text}
+        ref={field}
+        onInput={(event) => onInput(event.currentTarget.value)}
+        onKeyDown={press}
+      />
+      <div class="row end">
+        <button type="button" onClick={onLeave}>
+          Cancel
+        </button>
+        <button type="submit" class="primary">
+          Ask
+        </button>
+      </div>
+    </form>
   );
 }
 
@@ -93,6 +129,10 @@ function Returned({ conversation, message }: Props) {
         <pre tabIndex={0}>{message.content}</pre>
       </details>
       {message.images && <ReturnedImages images={message.images} model={conversation.model} />}
+      <div class="turn-tools">
+        <Copy text={message.content} name="Copy the result" />
+        <Delete conversation={conversation} message={message} what="result" />
+      </div>
     </article>
   );
 }
@@ -113,10 +153,10 @@ function ReturnedImages({ images, model }: { images: string[]; model: string }) 
 function Answered({ conversation, message, isLast }: Props) {
   const isRunning = message.answerId !== undefined;
   const [showsTokens, setShowsTokens] = useState(false);
-  const isWaiting = isRunning && !message.content && !message.thinking;
+  const isWaiting = isRunning && !message.error && !message.content && !message.thinking;
   const canGoOn = isLast && !isRunning && !!message.content && (!message.figures || message.figures.reason === "length");
   return (
-    <article class="turn answered" aria-label={`Answer of ${message.model}`} aria-busy={isRunning}>
+    <article class="turn answered" aria-label={`Answer of ${message.model}`} aria-busy={isRunning && !message.error}>
       <div class="name">{message.model}</div>
       {message.thinking && <Thoughts text={message.thinking} isRunning={isRunning && !message.content} />}
       {isWaiting && (
@@ -132,31 +172,26 @@ function Answered({ conversation, message, isLast }: Props) {
       {showsTokens && message.tokens ? (
         <Tokens
           tokens={message.tokens}
-          onChoose={isRunning ? undefined : (place, other) => branch(conversation, message, place, other)}
+          onChoose={isRunning ? undefined : (place, other) => branch(conversation.id, message, place, other)}
         />
       ) : (
         <Markdown text={message.content} />
       )}
       {message.calls && <Calls calls={message.calls} remote={message.remote} />}
-      {message.error && (
-        <p class={message.error === "Stopped." ? "note" : "problem"} role="alert">
-          {message.error}
-        </p>
-      )}
+      {message.error && <Failure conversation={conversation} message={message} />}
       {!isRunning && (
         <div class="turn-tools">
           <Branches conversation={conversation} message={message} />
-          <button type="button" class="icon-button" aria-label="Copy the answer" onClick={() => void copyText(message.content)}>
-            <Icon name="copy" />
-          </button>
+          <Copy text={message.content} name="Copy the answer" />
           <Again conversation={conversation} message={message} />
+          <Delete conversation={conversation} message={message} what="answer" />
           {message.tokens && (
             <button type="button" class="quiet" aria-pressed={showsTokens} onClick={() => setShowsTokens(!showsTokens)}>
               Tokens
             </button>
           )}
           {canGoOn && (
-            <button type="button" class="quiet" onClick={() => goOn(conversation, message)}>
+            <button type="button" class="quiet" onClick={() => goOn(conversation.id, message)}>
               <Icon name="forward" /> Continue
             </button>
           )}
@@ -164,6 +199,64 @@ function Answered({ conversation, message, isLast }: Props) {
         </div>
       )}
     </article>
+  );
+}
+
+function Failure({ conversation, message }: { conversation: Conversation; message: Message }) {
+  if (message.error === STOPPED)
+    return (
+      <p class="note" role="alert">
+        {STOPPED}
+      </p>
+    );
+  return (
+    <div class="failure">
+      <p class="problem" role="alert">
+        {message.error}
+      </p>
+      <button type="button" onClick={() => void tryAgain(conversation.id, message)}>
+        <Icon name="again" /> Try again
+      </button>
+    </div>
+  );
+}
+
+function Copy({ text, name }: { text: string; name: string }) {
+  const [isCopied, setCopied] = useState(false);
+  const copy = async () => {
+    await copyText(text);
+    setCopied(true);
+    setTimeout(() => setCopied(false), 1500);
+  };
+  return (
+    <button type="button" class="icon-button" aria-label={name} title={name} onClick={() => void copy()}>
+      <Icon name={isCopied ? "check" : "copy"} />
+    </button>
+  );
+}
+
+/** Deletes a message, after a question that says what goes with it. */
+function Delete({ conversation, message, what }: { conversation: Conversation; message: Message; what: string }) {
+  const [asks, setAsks] = useState(false);
+  const name = `Delete the ${what}`;
+  const removed = asks ? below(conversation, message.id) : [];
+  const more = removed.length - 1;
+  const after = more === 1 ? "The message after it goes, too." : `The ${more} messages after it, in all branches, go, too.`;
+  return (
+    <>
+      <button type="button" class="icon-button" aria-label={name} title={name} onClick={() => setAsks(true)}>
+        <Icon name="trash" />
+      </button>
+      {asks && (
+        <Question
+          title={`${name}?`}
+          text={`It is only in this browser, and cannot be brought back. ${more ? after : ""}`.trimEnd()}
+          yes="Delete"
+          onYes={() => removeMessages(conversation.id, removed)}
+          onClose={() => setAsks(false)}
+        />
+      )}
+    </>
   );
 }
 
@@ -180,7 +273,7 @@ function Branches({ conversation, message }: { conversation: Conversation; messa
   const all = siblings(conversation, message);
   const place = all.findIndex((each) => each.id === message.id);
   if (all.length < 2) return null;
-  const go = (to: number) => put({ ...conversation, leaf: youngestLeaf(conversation, all[to]!.id) });
+  const go = (to: number) => changeHead(conversation.id, { leaf: youngestLeaf(conversation, all[to]!.id) });
   return (
     <span class="branches">
       <button type="button" class="icon-button" aria-label="Earlier version" disabled={place === 0} onClick={() => go(place - 1)}>
@@ -204,7 +297,7 @@ function Branches({ conversation, message }: { conversation: Conversation; messa
 
 /** Requests another answer to the same question, from the same model or another one. */
 function Again({ conversation, message }: { conversation: Conversation; message: Message }) {
-  const again = (model: string) => answer(conversation, message.parent!, model);
+  const again = (model: string) => answer(conversation.id, path(conversation, message.parent), model);
   const others = models.value.filter((model) => model.name !== message.model);
   return (
     <>
@@ -219,11 +312,11 @@ function Again({ conversation, message }: { conversation: Conversation; message:
       {others.length > 0 && (
         <select
           class="quiet"
-          aria-label="Answer again by another model"
+          aria-label="Answer again with another model"
           value=""
           onChange={(event) => event.currentTarget.value && again(event.currentTarget.value)}
         >
-          <option value="">by…</option>
+          <option value="">Answer again with…</option>
           {others.map((model) => (
             <option key={model.name}>{model.name}</option>
           ))}

@@ -1,8 +1,8 @@
 // Results of called tools. They join the branch, and the model continues when no call is open.
-import { conversations, put } from "../conversations/store";
-import { openCalls, path } from "../conversations/tree";
+import { add, conversations } from "../conversations/store";
+import { newMessage, openCalls, path } from "../conversations/tree";
 import type { Message } from "../conversations/types";
-import { answer, append } from "./answering";
+import { answer } from "./answering";
 
 export type Result = Pick<Message, "content" | "images" | "toolName">;
 
@@ -10,12 +10,11 @@ export type Result = Pick<Message, "content" | "images" | "toolName">;
 export function giveResults(id: string, branch: Message, results: Result[]): void {
   const conversation = conversations.value[id];
   if (!conversation?.messages[branch.id]) return;
-  let changed = conversation;
-  let last = branch;
-  for (const result of results) [changed, last] = append(changed, { parent: last.id, role: "tool", ...result });
-  const turns = path(changed);
+  const turns = path(conversation, branch.id);
+  const added: Message[] = [];
+  for (const result of results) added.push(newMessage((added.at(-1) ?? branch).id, { role: "tool", ...result }));
   const asked = turns.findLast((turn) => turn.role === "assistant");
-  if (conversation.leaf !== branch.id) put({ ...changed, leaf: conversation.leaf });
-  else if (openCalls(turns)) put(changed);
-  else answer(changed, last.id, asked?.model ?? changed.model);
+  if (conversation.leaf !== branch.id) add(id, added, conversation.leaf);
+  else if (openCalls([...turns, ...added])) add(id, added, added.at(-1)!.id);
+  else answer(id, added, asked?.model ?? conversation.model);
 }

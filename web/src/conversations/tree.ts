@@ -1,6 +1,12 @@
 // A conversation is a tree: an edited question or a regenerated answer is a sibling.
+import { newId } from "../ids";
 import type { Call } from "../server/types";
 import type { Conversation, Message } from "./types";
+
+/** Makes a message that follows `parent`, or begins a conversation. */
+export function newMessage(parent: string | null, fields: Omit<Message, "id" | "created" | "parent">): Message {
+  return { ...fields, id: newId(), parent, created: Date.now() };
+}
 
 /** The messages from the first one to `leaf`. */
 export function path(conversation: Conversation, leaf = conversation.leaf): Message[] {
@@ -37,8 +43,37 @@ export function youngestLeaf(conversation: Conversation, id: string): string {
   }
 }
 
+/** A message and all messages after it, in all branches. */
+export function below(conversation: Conversation, id: string): Message[] {
+  const message = conversation.messages[id];
+  return message ? [message, ...children(conversation, id).flatMap((child) => below(conversation, child.id))] : [];
+}
+
+/** Returns the conversation with a leaf that exists: the old one, or the end of its youngest branch. */
+export function withLeaf(conversation: Conversation): Conversation {
+  const { leaf, messages } = conversation;
+  if (leaf !== null && messages[leaf]) return conversation;
+  const youngest = Object.values(messages).sort(byAge).at(-1);
+  return { ...conversation, leaf: youngest?.id ?? null };
+}
+
+/** The message that ends the shown branch after `removed` are gone: in the nearest other branch, or the parent. */
+export function leafWithout(conversation: Conversation, removed: Message[]): string | null {
+  const [first] = removed;
+  if (!first || !removed.some(({ id }) => id === conversation.leaf)) return conversation.leaf;
+  const all = siblings(conversation, first);
+  const place = all.findIndex(({ id }) => id === first.id);
+  const other = all[place - 1] ?? all[place + 1];
+  return other ? youngestLeaf(conversation, other.id) : first.parent;
+}
+
 function children(conversation: Conversation, parent: string | null): Message[] {
   return Object.values(conversation.messages)
     .filter((message) => message.parent === parent)
-    .sort((a, b) => a.created - b.created);
+    .sort(byAge);
+}
+
+/** Tabs that write in the same millisecond still agree on the order. */
+function byAge(a: Message, b: Message): number {
+  return a.created - b.created || (a.id < b.id ? -1 : 1);
 }

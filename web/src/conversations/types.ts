@@ -76,6 +76,10 @@ export interface Message {
   error?: string;
   /** The id to receive this answer again from the server; present only while it is generated. */
   answerId?: string;
+  /** The tab that receives this answer and saves it. */
+  receiver?: string;
+  /** The id of an answer whose connection was lost; the server may still have it. */
+  lostId?: string;
   /** The text that this answer had to begin with, and how many of its tokens came with it. */
   prefix?: string;
   prefixTokens?: number;
@@ -85,14 +89,18 @@ export interface Message {
   tokens?: Token[];
 }
 
-/** A tree of messages; `leaf` is the last one of the branch that is shown. */
-export interface Conversation {
+/** A conversation without its messages; `leaf` is the last one of the branch that is shown. */
+export interface Head {
   id: string;
   title: string;
   created: number;
   updated: number;
   model: string;
   settings: Settings;
-  messages: Record<string, Message>;
   leaf: string | null;
+}
+
+/** A tree of messages. */
+export interface Conversation extends Head {
+  messages: Record<string, Message>;
 }

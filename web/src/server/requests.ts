@@ -27,6 +27,16 @@ export async function request(method: string, path: string, body?: unknown, sign
   return response;
 }
 
+/** Whether the server responds at all within a few seconds. */
+export async function isReachable(): Promise<boolean> {
+  try {
+    await fetch("/api/version", { signal: AbortSignal.timeout(4000) });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 export async function json<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
   return (await (await request(method, path, body, signal)).json()) as T;
 }
@@ -63,6 +73,8 @@ async function problem(response: Response): Promise<string> {
     const { error } = JSON.parse(text) as { error: string | { message: string } };
     return typeof error === "string" ? error : error.message;
   } catch {
-    return text || `The server answered ${response.status}.`;
+    // A proxy in front of the server answers with HTML.
+    const status = `${response.status} ${response.statusText}`.trimEnd();
+    return /^\s*</.test(text) || !text ? `The server answered ${status}.` : text;
   }
 }

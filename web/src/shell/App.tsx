@@ -3,7 +3,8 @@ import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import { ChatPage } from "../chat/ChatPage";
-import { conversations, currentId, storageProblem } from "../conversations/store";
+import { isOutdated, storageProblem } from "../conversations/records";
+import { conversations, currentId, deletedElsewhere } from "../conversations/store";
 import { wantsKey } from "../server/key";
 import { Frame, isMenuOpen } from "./Frame";
 import { KeyDialog } from "./KeyDialog";
@@ -27,6 +28,7 @@ export function App() {
     const go = () => {
       place.value = location.hash;
       isMenuOpen.value = false;
+      if (location.hash !== "#/") deletedElsewhere.value = "";
       currentId.value = /^#\/chat\/(\w+)$/.exec(location.hash)?.[1] ?? null;
     };
     const keys = (event: KeyboardEvent) => {
@@ -49,7 +51,17 @@ export function App() {
     <Frame title={title}>
       {storageProblem.value && (
         <p class="problem" role="alert">
-          {storageProblem.value}
+          {storageProblem.value}{" "}
+          {isOutdated.value && (
+            <button type="button" onClick={() => location.reload()}>
+              Load again
+            </button>
+          )}
+        </p>
+      )}
+      {deletedElsewhere.value && (
+        <p class="note notice" role="status">
+          “{deletedElsewhere.value}” was deleted in another tab.
         </p>
       )}
       {page ? <Later key={page.title} load={page.load} /> : <ChatPage key={currentId.value ?? "new"} />}

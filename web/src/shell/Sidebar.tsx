@@ -1,6 +1,6 @@
 import { useRef, useState } from "preact/hooks";
 
-import { areRead, currentId, put, recent, remove } from "../conversations/store";
+import { areRead, changeHead, currentId, recent, remove } from "../conversations/store";
 import { download, importFile } from "../conversations/transfer";
 import type { Conversation } from "../conversations/types";
 import { Question } from "./Dialog";
@@ -85,7 +85,7 @@ function Entry({ conversation }: { conversation: Conversation }) {
   const [name, setName] = useState<string | null>(null);
   const [asks, setAsks] = useState(false);
   const rename = () => {
-    if (name?.trim()) put({ ...conversation, title: name.trim() });
+    if (name?.trim()) changeHead(conversation.id, { title: name.trim() });
     setName(null);
   };
   if (name !== null)

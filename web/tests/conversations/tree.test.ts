@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { openCalls, path, siblings, youngestLeaf } from "../../src/conversations/tree";
+import { below, leafWithout, openCalls, path, siblings, youngestLeaf } from "../../src/conversations/tree";
 import type { Conversation, Message } from "../../src/conversations/types";
 
 function conversation(...messages: [id: string, parent: string | null, more?: Partial<Message>][]): Conversation {
@@ -60,4 +60,27 @@ test("calls are open until each has its result", () => {
 test("calls of an unfinished answer are not open", () => {
   const asked: Partial<Message> = { role: "assistant", calls: [{ function: { name: "one", arguments: {} } }], answerId: "x" };
   assert.equal(openCalls(path(conversation(["a", null, asked]))), null);
+});
+
+test("a message goes with all messages after it", () => {
+  assert.deepEqual(ids(below(BRANCHES, "b")), ["b", "d"]);
+  assert.deepEqual(ids(below(BRANCHES, "a")).sort(), ["a", "b", "c", "d"]);
+  assert.deepEqual(below(BRANCHES, "lost"), []);
+});
+
+test("after a deletion the nearest other branch is shown, or the message before", () => {
+  const without = (id: string, shown = BRANCHES.leaf) => leafWithout({ ...BRANCHES, leaf: shown }, below(BRANCHES, id));
+  assert.equal(without("b"), "c");
+  assert.equal(without("c", "c"), "d");
+  assert.equal(without("c"), "d"); // another branch is shown, and stays
+  assert.equal(without("d"), "b");
+  assert.equal(without("a"), null);
+});
+
+test("siblings of the same millisecond have one order in all tabs", () => {
+  const message = (id: string): Message => ({ id, parent: null, role: "user", content: "", created: 5 });
+  const [a, b] = [message("a"), message("b")];
+  const base = conversation();
+  assert.deepEqual(ids(siblings({ ...base, messages: { b, a } }, a)), ["a", "b"]);
+  assert.deepEqual(ids(siblings({ ...base, messages: { a, b } }, a)), ["a", "b"]);
 });
