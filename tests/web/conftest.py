@@ -60,7 +60,9 @@ def open_page(browser: Any) -> Iterator[Open]:
                 elsewhere.append(request.url)
 
         context.on("request", see)
-        context.on("console", lambda said: faults.append(said.text) if "Security Policy" in said.text else None)
+        context.on(
+            "console", lambda said: faults.append(said.text) if "Security Policy" in said.text else None
+        )
         context.on("weberror", lambda error: faults.append(str(error.error)))
         page = context.new_page()
         page.goto(server.url + path)

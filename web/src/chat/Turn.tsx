@@ -156,7 +156,7 @@ function Answered({ conversation, message, isLast }: Props) {
   const isWaiting = isRunning && !message.error && !message.content && !message.thinking;
   const canGoOn = isLast && !isRunning && !!message.content && (!message.figures || message.figures.reason === "length");
   return (
-    <article class="turn answered" aria-label={`Answer of ${message.model}`} aria-busy={isRunning && !message.error}>
+    <article class="turn answered" aria-label={`Answer of ${message.model}`} aria-busy={isRunning}>
       <div class="name">{message.model}</div>
       {message.thinking && <Thoughts text={message.thinking} isRunning={isRunning && !message.content} />}
       {isWaiting && (
