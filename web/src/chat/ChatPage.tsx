@@ -1,6 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
 
-import { begin, changeHead, current, put } from "../conversations/store";
+import { begin, changeHead, current, currentId, put } from "../conversations/store";
 import { openCalls, path } from "../conversations/tree";
 import type { Head } from "../conversations/types";
 import { models, modelsProblem } from "../models/list";
@@ -26,6 +26,7 @@ export function ChatPage() {
   const model = shown.model || localStorage.getItem(LAST_MODEL) || models.value[0]?.name || "";
   const change = (fields: Partial<Head>) =>
     conversation ? changeHead(conversation.id, fields) : setFresh({ ...fresh, ...fields });
+  const place = currentId.value ?? "new";
   const turns = path(shown);
   const last = turns.at(-1);
   const isRunning = last?.answerId !== undefined;
@@ -65,7 +66,7 @@ export function ChatPage() {
         context={shown.settings.num_ctx}
         onContext={(num_ctx) => change({ settings: { ...shown.settings, num_ctx } })}
       />
-      <Composer place={conversation?.id ?? "new"} isRunning={isRunning} canSend={!!model} onSend={send} onStop={end} />
+      <Composer key={place} place={place} isRunning={isRunning} canSend={!!model} onSend={send} onStop={end} />
     </>
   );
 }
