@@ -182,7 +182,7 @@ def test_a_deleted_message_stays_deleted(fake: Running, open_page: Open) -> None
     ask(first, "two")
     ended(second, 2)
     second.get_by_role("button", name="Delete the question").last.click()
-    second.get_by_text("The message after it goes, too.").wait_for()
+    second.get_by_text("This also deletes the message after it.").wait_for()
     second.get_by_role("dialog").get_by_role("button", name="Delete").click()
     first.get_by_text("two", exact=True).wait_for(state="detached")
     ask(first, "three")
@@ -247,3 +247,18 @@ def test_a_newer_page_is_not_blocked(fake: Running, open_page: Open) -> None:
     assert version == 99
     page.get_by_text("Another tab shows a newer version of this page.").wait_for()
     page.get_by_role("button", name="Load again").wait_for()
+
+
+def test_a_browser_without_a_database_still_chats(fake: Running, script: Script, open_page: Open) -> None:
+    page = open_page(fake, "/api/version")
+    page.add_init_script("IDBFactory.prototype.open = () => { throw new Error('it is switched off'); }")
+    page.goto(fake.url)
+    page.get_by_text("Conversations cannot be kept here: it is switched off").wait_for()
+    for number in range(2):
+        script.pieces = (f"answer {number}",)
+        ask(page, f"question {number}")
+        page.get_by_text(f"answer {number}").wait_for()
+        ended(page, number + 1)
+    page.get_by_role("button", name="Delete question 0").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.get_by_text("No conversations yet").wait_for()

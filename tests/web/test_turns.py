@@ -40,10 +40,10 @@ def test_messages_are_deleted_with_those_after_them(fake: Running, script: Scrip
         ask(page, f"question {number}")
         page.get_by_text(f"answer {number}").wait_for()
         ended(page)
-    delete(page, "answer", "It is only in this browser, and cannot be brought back.")
+    delete(page, "answer", "You cannot undo this.")
     page.get_by_text("answer three").wait_for(state="detached")
     assert page.locator("article").count() == 5
-    delete(page, "question", "The 2 messages after it, in all branches, go, too.", 1)
+    delete(page, "question", "This also deletes the 2 messages after it, in all branches.", 1)
     page.get_by_text("question two").wait_for(state="detached")
     assert page.locator("article").count() == 2
     ask(page, "again")
@@ -63,10 +63,10 @@ def test_a_deleted_branch_leaves_the_other(fake: Running, script: Script, open_p
     page.get_by_role("button", name="Answer again", exact=True).click()
     page.get_by_text("second", exact=True).wait_for()
     ended(page)
-    delete(page, "answer", "cannot be brought back")
+    delete(page, "answer", "You cannot undo this.")
     page.get_by_text("first", exact=True).wait_for()
     assert page.locator(".branches").count() == 0
-    delete(page, "question", "The message after it goes, too.")
+    delete(page, "question", "This also deletes the message after it.")
     page.get_by_role("heading", name="Ask anything").wait_for()
     page.get_by_role("link", name="question").wait_for()
 
@@ -77,7 +77,7 @@ def test_a_question_is_deleted_while_it_is_answered(
     page = open_page(fake)
     ask(page, "count")
     page.locator("article.answered[aria-busy=true]").wait_for()
-    delete(page, "question", "The message after it goes, too.")
+    delete(page, "question", "This also deletes the message after it.")
     page.locator("article").first.wait_for(state="detached")
     wait_until(lambda: all(answer.is_over for answer in fake.services.answers._found.values()))
 

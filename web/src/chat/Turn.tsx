@@ -241,7 +241,12 @@ function Delete({ conversation, message, what }: { conversation: Conversation; m
   const name = `Delete the ${what}`;
   const removed = asks ? below(conversation, message.id) : [];
   const more = removed.length - 1;
-  const after = more === 1 ? "The message after it goes, too." : `The ${more} messages after it, in all branches, go, too.`;
+  const after = more > 1 ? `the ${more} messages after it, in all branches` : "the message after it";
+  const remove = () => {
+    removeMessages(conversation.id, removed);
+    // The button that had the focus is gone.
+    setTimeout(() => document.querySelector<HTMLElement>(".scroller")?.focus());
+  };
   return (
     <>
       <button type="button" class="icon-button" aria-label={name} title={name} onClick={() => setAsks(true)}>
@@ -250,9 +255,9 @@ function Delete({ conversation, message, what }: { conversation: Conversation; m
       {asks && (
         <Question
           title={`${name}?`}
-          text={`It is only in this browser, and cannot be brought back. ${more ? after : ""}`.trimEnd()}
+          text={more > 0 ? `This also deletes ${after}. You cannot undo this.` : "You cannot undo this."}
           yes="Delete"
-          onYes={() => removeMessages(conversation.id, removed)}
+          onYes={remove}
           onClose={() => setAsks(false)}
         />
       )}
