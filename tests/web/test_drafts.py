@@ -90,6 +90,20 @@ def test_tabs_do_not_share_drafts_while_they_are_open(fake: Running, open_page: 
     shows(second, "in the first")
 
 
+def test_a_duplicate_of_a_tab_has_its_own_drafts(fake: Running, open_page: Open) -> None:
+    first = open_page(fake)
+    field(first).fill("in the first")
+    with first.expect_popup() as waiting:
+        first.evaluate("void window.open(location.href)")  # copies the storage of the session, too
+    second = waiting.value
+    named = "sessionStorage['chaski.tab']"
+    second.wait_for_function(f"(name) => {named} !== name", arg=first.evaluate(named))
+    field(second).fill("in the second")
+    for page, text in (first, "in the first"), (second, "in the second"):
+        page.reload()
+        shows(page, text)
+
+
 def test_an_edited_question_and_a_typed_result_stay(fake: Running, script: Script, open_page: Open) -> None:
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
     page = open_page(fake)

@@ -262,3 +262,16 @@ def test_a_browser_without_a_database_still_chats(fake: Running, script: Script,
     page.get_by_role("button", name="Delete question 0").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.get_by_text("No conversations yet").wait_for()
+
+
+def test_pulls_of_both_tabs_continue_after_a_reload(fake: Running, open_page: Open) -> None:
+    first = open_page(fake, "/#/models")
+    first.context.route("**/api/pull", lambda route: None)  # the registry does not answer
+    second = second_tab(first)
+    for page, name in (first, "big:7b"), (second, "small:1b"):
+        page.get_by_label("Name of a model to pull").fill(name)
+        page.keyboard.press("Enter")
+        page.get_by_role("group", name=f"Pull of {name}").wait_for()
+    first.reload()
+    for name in "big:7b", "small:1b":
+        first.get_by_role("group", name=f"Pull of {name}").wait_for()

@@ -34,6 +34,8 @@ export function hearTabs(hear: (note: Note) => void): void {
     for (const listener of listeners) listener(data);
   };
   addEventListener("pagehide", () => tell({ kind: "closes", tab: thisTab() }));
+  // A duplicate of a tab begins with the name of the other one.
+  void isOpen(thisTab()).then((isDuplicate) => isDuplicate && sessionStorage.setItem(NAME, newId()));
 }
 
 export function tell(note: Note): void {

@@ -31,12 +31,11 @@ export function stopPull(name: string): void {
   controls.get(name)?.abort();
   const { [name]: _, ...others } = pulls.value;
   pulls.value = others;
-  remember();
+  remember(name, false);
 }
 
 export function resumePulls(): void {
-  const names: unknown = JSON.parse(localStorage.getItem(NAME) ?? "[]");
-  if (Array.isArray(names)) names.filter((name) => typeof name === "string").forEach(startPull);
+  remembered().forEach(startPull);
 }
 
 async function run(name: string, signal: AbortSignal): Promise<void> {
@@ -73,10 +72,16 @@ async function attempt(name: string, signal: AbortSignal): Promise<boolean> {
 
 function note(pull: Pull): void {
   pulls.value = { ...pulls.value, [pull.name]: pull };
-  remember();
+  remember(pull.name, !pull.error);
 }
 
-function remember(): void {
-  const going = Object.values(pulls.value).filter((pull) => !pull.error);
-  localStorage.setItem(NAME, JSON.stringify(going.map((pull) => pull.name)));
+/** Other tabs remember their pulls in the same list. */
+function remember(name: string, isGoing: boolean): void {
+  const others = remembered().filter((other) => other !== name);
+  localStorage.setItem(NAME, JSON.stringify(isGoing ? [...others, name] : others));
+}
+
+function remembered(): string[] {
+  const names: unknown = JSON.parse(localStorage.getItem(NAME) ?? "[]");
+  return Array.isArray(names) ? names.filter((name) => typeof name === "string") : [];
 }
