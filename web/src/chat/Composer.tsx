@@ -88,6 +88,7 @@ export function Composer(props: Props) {
         </div>
         <textarea
           ref={field}
+          dir="auto"
           rows={1}
           aria-label="Message"
           placeholder="Message"

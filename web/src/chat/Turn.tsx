@@ -54,7 +54,9 @@ function Asked({ conversation, message }: Props) {
           </details>
         ))}
         {text === undefined ? (
-          <p class="plain">{message.content}</p>
+          <p class="plain" dir="auto">
+            {message.content}
+          </p>
         ) : (
           <Edited text={text} onInput={(value) => setText(() => value)} onSend={send} onLeave={leave} />
         )}
@@ -269,7 +271,9 @@ function Thoughts({ text, isRunning }: { text: string; isRunning: boolean }) {
   return (
     <details class="thoughts">
       <summary>{isRunning ? "Thinking…" : "Thoughts"}</summary>
-      <div class="plain">{text}</div>
+      <div class="plain" dir="auto">
+        {text}
+      </div>
     </details>
   );
 }

@@ -3,11 +3,13 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
 import { Icon } from "../shell/Icon";
+import { useSidewaysScroll } from "./sideways";
 
 /** A block of code with its language and a button that copies it. */
 export function Code({ text, language }: { text: string; language: string }) {
   const [tree, setTree] = useState<RootContent[]>([]);
   const [isCopied, setCopied] = useState(false);
+  const [place] = useSidewaysScroll<HTMLPreElement>();
   useEffect(() => {
     if (language) void import("./highlight").then(({ highlight }) => setTree(highlight(text, language.toLowerCase())));
   }, [text, language]);
@@ -24,7 +26,7 @@ export function Code({ text, language }: { text: string; language: string }) {
           <Icon name={isCopied ? "check" : "copy"} /> {isCopied ? "Copied" : "Copy"}
         </button>
       </div>
-      <pre tabIndex={0}>
+      <pre dir="ltr" ref={place}>
         <code>{textOf(tree) === text ? spans(tree) : text}</code>
       </pre>
     </div>

@@ -2,10 +2,12 @@
 import type { Token, Tokens } from "marked";
 import type { ComponentChildren, JSX } from "preact";
 import { memo } from "preact/compat";
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 
 import { Code } from "./Code";
+import { directionOf } from "./direction";
 import { type MathToken, parse } from "./parse";
+import { useSidewaysScroll } from "./sideways";
 
 // Rendering recurses as deep as the tree; real texts are not nested deeper than this.
 const DEEPEST = 32;
@@ -31,6 +33,10 @@ function blocks(tokens: Token[] | undefined, depth: number): ComponentChildren {
   return (tokens ?? []).map((token) => block(token, depth + 1));
 }
 
+/**
+ * Blocks of text find their own direction, by `dir="auto"`. Boxes of blocks have the direction of their first
+ * letter, since a browser that looks for the direction of a box skips the blocks that have their own.
+ */
 function block(token: Token, depth: number): ComponentChildren {
   if (depth > DEEPEST) return token.raw;
   switch (token.type) {
@@ -40,14 +46,18 @@ function block(token: Token, depth: number): ComponentChildren {
     case "heading": {
       // The first heading level is the title of the conversation.
       const Heading = `h${Math.min(6, (token as Tokens.Heading).depth + 1)}` as "h2";
-      return <Heading data-depth={(token as Tokens.Heading).depth}>{inlines(token.tokens, depth)}</Heading>;
+      return (
+        <Heading dir="auto" data-depth={(token as Tokens.Heading).depth}>
+          {inlines(token.tokens, depth)}
+        </Heading>
+      );
     }
     case "paragraph":
-      return <p>{inlines((token as Tokens.Paragraph).tokens, depth)}</p>;
+      return <p dir="auto">{inlines((token as Tokens.Paragraph).tokens, depth)}</p>;
     case "code":
       return <Code text={token.text as string} language={((token as Tokens.Code).lang ?? "").split(/\s/)[0]!} />;
     case "blockquote":
-      return <blockquote>{blocks(token.tokens, depth)}</blockquote>;
+      return <blockquote dir={directionOf(token.raw)}>{blocks(token.tokens, depth)}</blockquote>;
     case "list":
       return list(token as Tokens.List, depth);
     case "table":
@@ -55,7 +65,7 @@ function block(token: Token, depth: number): ComponentChildren {
     case "hr":
       return <hr />;
     case "html":
-      return <p>{token.raw}</p>;
+      return <p dir="auto">{token.raw}</p>;
     default:
       return inline(token, depth);
   }
@@ -63,31 +73,55 @@ function block(token: Token, depth: number): ComponentChildren {
 
 function list(token: Tokens.List, depth: number): JSX.Element {
   const items = token.items.map((item) => (
-    <li class={item.task ? "task" : undefined}>
-      {item.task && <input type="checkbox" checked={item.checked} disabled aria-label="task" />}
-      {blocks(
-        item.tokens.filter((each) => each.type !== "checkbox"),
-        depth,
-      )}
+    <li dir="auto" class={item.task ? "task" : undefined}>
+      {itemBlocks(item.tokens, depth)}
     </li>
   ));
-  return token.ordered ? <ol start={Number(token.start) || 1}>{items}</ol> : <ul>{items}</ul>;
+  const dir = directionOf(token.raw);
+  return token.ordered ? (
+    <ol dir={dir} start={Number(token.start) || 1}>
+      {items}
+    </ol>
+  ) : (
+    <ul dir={dir}>{items}</ul>
+  );
 }
 
+/** The first paragraph of an item has no direction of its own: it gives the item its direction. */
+function itemBlocks(tokens: Token[], depth: number): ComponentChildren {
+  const [first, ...others] = tokens;
+  if (first?.type !== "paragraph") return blocks(tokens, depth);
+  return [<p>{inlines((first as Tokens.Paragraph).tokens, depth + 1)}</p>, blocks(others, depth)];
+}
+
+/** The most characters of texts that stay on one line. */
+const ONE_LINE = 24;
+
 function table(token: Tokens.Table, depth: number): JSX.Element {
+  const rows = [token.header, ...token.rows];
+  const isLong = token.header.map((_, column) => rows.some((row) => row[column]!.text.length > ONE_LINE));
   const row = (cells: Tokens.TableCell[], Cell: "th" | "td") => (
     <tr>
-      {cells.map((cell) => (
-        <Cell data-align={cell.align ?? "left"}>{inlines(cell.tokens, depth)}</Cell>
+      {cells.map((cell, column) => (
+        <Cell dir="auto" data-align={cell.align ?? undefined} class={isLong[column] ? "long" : "short"}>
+          {inlines(cell.tokens, depth)}
+        </Cell>
       ))}
     </tr>
   );
   return (
-    <div class="table" role="region" aria-label="Table" tabIndex={0}>
-      <table>
-        <thead>{row(token.header, "th")}</thead>
-        <tbody>{token.rows.map((cells) => row(cells, "td"))}</tbody>
-      </table>
+    <Table dir={directionOf(token.raw)}>
+      <thead>{row(token.header, "th")}</thead>
+      <tbody>{token.rows.map((cells) => row(cells, "td"))}</tbody>
+    </Table>
+  );
+}
+
+function Table({ dir, children }: { dir: "rtl" | "ltr"; children: ComponentChildren }) {
+  const [place] = useSidewaysScroll<HTMLDivElement>();
+  return (
+    <div class="table" dir={dir} role="region" aria-label="Table" ref={place}>
+      <table>{children}</table>
     </div>
   );
 }
@@ -101,6 +135,8 @@ function inline(token: Token, depth: number): ComponentChildren {
   switch (token.type) {
     case "text":
       return token.tokens ? inlines(token.tokens, depth) : plain((token as Tokens.Text).text);
+    case "checkbox":
+      return <input type="checkbox" checked={(token as Tokens.Checkbox).checked} disabled aria-label="task" />;
     case "escape":
       return plain((token as Tokens.Escape).text);
     case "strong":
@@ -110,7 +146,7 @@ function inline(token: Token, depth: number): ComponentChildren {
     case "del":
       return <del>{inlines(token.tokens, depth)}</del>;
     case "codespan":
-      return <code>{plain((token as Tokens.Codespan).text)}</code>;
+      return <code dir="ltr">{plain((token as Tokens.Codespan).text)}</code>;
     case "br":
       return <br />;
     case "link":
@@ -148,9 +184,12 @@ function OutsideImage({ token }: { token: Tokens.Image }) {
 }
 
 function Maths({ tex, isBlock }: { tex: string; isBlock: boolean }) {
-  const place = useRef<HTMLSpanElement>(null);
+  const [place, measure] = useSidewaysScroll<HTMLSpanElement>();
   useEffect(() => {
-    void import("./math").then(({ drawMath }) => place.current && drawMath(place.current, tex, isBlock));
+    void import("./math").then(({ drawMath }) => {
+      if (place.current) drawMath(place.current, tex, isBlock);
+      measure();
+    });
   }, [tex, isBlock]);
-  return <span class={isBlock ? "math block" : "math"} ref={place} aria-label={tex} role="math" />;
+  return <span class={isBlock ? "math block" : "math"} dir="ltr" ref={place} aria-label={tex} role="math" />;
 }

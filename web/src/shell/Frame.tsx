@@ -31,7 +31,7 @@ export function Frame({ title, children }: { title: string; children?: Component
           >
             <Icon name="menu" />
           </button>
-          <h1>{title}</h1>
+          <h1 dir="auto">{title}</h1>
         </header>
         {children}
       </main>

@@ -39,6 +39,7 @@ export function Sidebar() {
       </a>
       <input
         type="search"
+        dir="auto"
         placeholder="Search conversations"
         aria-label="Search conversations"
         value={wanted}
@@ -92,6 +93,7 @@ function Entry({ conversation }: { conversation: Conversation }) {
     return (
       <li>
         <input
+          dir="auto"
           aria-label="Name of the conversation"
           value={name}
           ref={(input) => input?.focus()}
@@ -107,7 +109,7 @@ function Entry({ conversation }: { conversation: Conversation }) {
   const title = conversation.title || "Untitled";
   return (
     <li class={conversation.id === currentId.value ? "entry current" : "entry"}>
-      <a href={`#/chat/${conversation.id}`} aria-current={conversation.id === currentId.value ? "page" : undefined}>
+      <a dir="auto" href={`#/chat/${conversation.id}`} aria-current={conversation.id === currentId.value ? "page" : undefined}>
         {title}
       </a>
       <span class="entry-tools">
