@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -199,9 +200,13 @@ def _option_row(name: str, option: Option) -> tuple[str, ...]:
     return f"`{name}`", values.get(name, option.wanted), default, option.meaning, ", ".join(where)
 
 
-def _default(name: str) -> str:
+def _value(name: str) -> Any:
     options = AnswerOptions() if name in AnswerOptions.__struct_fields__ else SamplingOptions()
-    value = getattr(options, name)
+    return getattr(options, name)
+
+
+def _default(name: str) -> str:
+    value = _value(name)
     if value is None:
         return OPTIONS[name].none
     if isinstance(value, tuple | dict):
@@ -210,15 +215,28 @@ def _default(name: str) -> str:
 
 
 def web_options() -> str:
-    """Return the range and the meaning of each numeric option as JSON, for the settings of the web page."""
-    found: dict[str, dict[str, float | str]] = {}
+    """Return the facts about each numeric option as JSON, for the settings of the web page.
+
+    These are its range, its meaning, whether it is an integer, and its default: `default` if that is a
+    number, otherwise `unset`, which says what happens without the option. Options of loading have neither.
+    """
+    found: dict[str, dict[str, float | str | bool]] = {}
     for name, option in OPTIONS.items():
         if option.kind not in (Kind.INTEGER, Kind.NUMBER):
             continue
-        limits = {"min": option.least, "max": option.most}
-        found[name] = {key: value for key, value in limits.items() if value is not None}
-        found[name] |= {"meaning": option.meaning}
-    return json.dumps(found, indent=2) + "\n"
+        default = None if option.is_loading else _value(name)
+        facts = {
+            "min": option.least,
+            "is_above": option.is_above or None,
+            "max": option.most,
+            "default": default,
+            "unset": option.none if default is None and not option.is_loading else None,
+            "is_integer": option.kind is Kind.INTEGER,
+            "meaning": option.meaning,
+        }
+        found[name] = {key: value for key, value in facts.items() if value is not None}
+    kept = next(variable for variable in variables() if variable.name == "OLLAMA_KEEP_ALIVE")
+    return json.dumps(found | {kept.name: {"unset": kept.default, "meaning": kept.meaning}}, indent=2) + "\n"
 
 
 GENERATED = {

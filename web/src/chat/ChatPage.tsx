@@ -51,7 +51,12 @@ export function ChatPage() {
         </button>
       </div>
       {isOpen && (
-        <SettingsPanel settings={shown.settings} onChange={(settings) => change({ settings })} onClose={() => setOpen(false)} />
+        <SettingsPanel
+          model={model}
+          settings={shown.settings}
+          onChange={(settings) => change({ settings })}
+          onClose={() => setOpen(false)}
+        />
       )}
       <Scroller isRunning={isRunning}>
         {turns.length ? (

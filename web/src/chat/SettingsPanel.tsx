@@ -2,43 +2,27 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import type { Settings } from "../conversations/types";
 import { McpServers } from "../mcp/McpServers";
+import { show } from "../models/list";
+import { useEstimate } from "../models/memory";
 import type { SchemaDialog } from "../schema/SchemaDialog";
+import type { ShownModel } from "../server/types";
 import { Icon } from "../shell/Icon";
-import { min_p, num_ctx, num_predict, seed, temperature, top_k, top_logprobs, top_p } from "./options.json";
+import { OptionField, OptionRow } from "./OptionField";
+import {
+  ALTERNATIVES,
+  defaultOf,
+  KEEP_ALIVE,
+  LENGTH,
+  type NumberOption,
+  parametersOf,
+  SAMPLING,
+  sentence,
+  trainedContext,
+} from "./options";
 
 const DEFAULTS = "chaski.settings";
-type Limits = { min?: number; max?: number; meaning: string };
-type NumberName = "temperature" | "top_k" | "top_p" | "min_p" | "seed" | "num_ctx" | "num_predict";
-
-// The ranges and meanings come from the server's table of options (`make docs` writes the file).
-const LIMITS: Record<NumberName, Limits> = { temperature, top_k, top_p, min_p, seed, num_ctx, num_predict };
-const LABELS: Record<NumberName, string> = {
-  temperature: "Temperature",
-  top_k: "Top k",
-  top_p: "Top p",
-  min_p: "Min p",
-  seed: "Seed",
-  num_ctx: "Context",
-  num_predict: "Longest answer",
-};
-const STEPS: Partial<Record<NumberName, number>> = { temperature: 0.05, top_p: 0.01, min_p: 0.01 };
-const NUMBERS = [
-  ...(Object.keys(LABELS) as NumberName[]).map((name) => {
-    const { min, max, meaning } = LIMITS[name];
-    return { name, label: LABELS[name], placeholder: "default", min, max, step: STEPS[name] ?? 1, title: meaning };
-  }),
-  {
-    name: "alternatives" as const,
-    label: "Alternatives by token",
-    placeholder: "none",
-    min: 0,
-    max: top_logprobs.max,
-    step: 1,
-    title: "number of other tokens to show for each token of an answer",
-  },
-];
 const THINKING: [string, Settings["think"]][] = [
-  ["as the model does", undefined],
+  ["the model decides", undefined],
   ["yes", true],
   ["no", false],
   ["low", "low"],
@@ -55,68 +39,30 @@ export function readDefaults(): Settings {
   }
 }
 
-export function SettingsPanel(props: { settings: Settings; onChange: (settings: Settings) => void; onClose: () => void }) {
-  const { settings } = props;
+interface Props {
+  model: string;
+  settings: Settings;
+  onChange: (settings: Settings) => void;
+  onClose: () => void;
+}
+
+export function SettingsPanel({ model, settings, onChange, onClose }: Props) {
   const [told, setTold] = useState("");
-  const set = (changes: Partial<Settings>) => props.onChange({ ...settings, ...changes });
+  const set = (changes: Partial<Settings>) => onChange({ ...settings, ...changes });
   return (
     <section
       class="settings"
       aria-label="Settings of this conversation"
-      onKeyDown={(event) => event.key === "Escape" && props.onClose()}
+      onKeyDown={(event) => event.key === "Escape" && onClose()}
     >
-      <div class="row">
+      <div class="settings-head">
         <h2>Settings of this conversation</h2>
-        <button type="button" class="icon-button" aria-label="Close the settings" onClick={props.onClose}>
+        <button type="button" class="icon-button" aria-label="Close the settings" onClick={onClose}>
           <Icon name="close" />
         </button>
       </div>
-      <label class="field wide">
-        System prompt
-        <textarea
-          rows={3}
-          value={settings.system ?? ""}
-          onInput={(event) => set({ system: event.currentTarget.value || undefined })}
-        />
-      </label>
-      <div class="grid">
-        {NUMBERS.map(({ name, label, ...attributes }) => (
-          <label class="field" key={name}>
-            {label}
-            <input
-              type="number"
-              {...attributes}
-              value={settings[name] ?? ""}
-              onChange={(event) => {
-                const { value, validity } = event.currentTarget;
-                if (validity.valid) set({ [name]: value === "" ? undefined : Number(value) });
-                event.currentTarget.reportValidity();
-              }}
-            />
-          </label>
-        ))}
-        <label class="field">
-          Thinking
-          <select
-            value={THINKING.findIndex(([, value]) => value === settings.think)}
-            onChange={(event) => set({ think: THINKING[Number(event.currentTarget.value)]![1] })}
-          >
-            {THINKING.map(([label], index) => (
-              <option key={label} value={index}>
-                {label}
-              </option>
-            ))}
-          </select>
-        </label>
-        <label class="field">
-          Stays loaded
-          <input
-            placeholder="5m"
-            value={settings.keep_alive ?? ""}
-            onChange={(event) => set({ keep_alive: event.currentTarget.value.trim() || undefined })}
-          />
-        </label>
-      </div>
+      <Options model={model} settings={settings} set={set} />
+      <h3>Form of the answer</h3>
       <JsonField
         label="JSON schema that answers follow"
         value={settings.schema}
@@ -124,6 +70,7 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
         onChange={(schema) => set({ schema })}
       />
       <SchemaButton value={settings.schema ?? ""} onChange={(schema) => set({ schema })} />
+      <h3>Tools</h3>
       <JsonField
         label="Tools that the model may call"
         value={settings.tools}
@@ -131,10 +78,17 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
         onChange={(tools) => set({ tools })}
       />
       <McpServers urls={settings.mcp ?? []} onChange={(mcp) => set({ mcp: mcp.length ? mcp : undefined })} />
-      <div class="row end">
+      <div class="settings-end">
         {told && <span role="status">{told}</span>}
-        <button type="button" onClick={() => props.onChange({})}>
-          Clear all
+        <button
+          type="button"
+          disabled={!Object.values(settings).some((value) => value !== undefined)}
+          onClick={() => {
+            onChange({});
+            setTold("All settings have their defaults again.");
+          }}
+        >
+          Reset all
         </button>
         <button
           type="button"
@@ -147,6 +101,98 @@ export function SettingsPanel(props: { settings: Settings; onChange: (settings: 
         </button>
       </div>
     </section>
+  );
+}
+
+/** The settings with a default: of the model if it sets one, otherwise of the server. */
+function Options({ model, settings, set }: { model: string; settings: Settings; set: (changes: Partial<Settings>) => void }) {
+  const [shown, setShown] = useState<ShownModel | null>(null);
+  const { estimate } = useEstimate(model, undefined, undefined, 0);
+  useEffect(() => {
+    setShown(null);
+    if (model) void show(model).then(setShown, () => {});
+  }, [model]);
+  const parameters = parametersOf(shown);
+  const trained = trainedContext(shown);
+  const field = (option: NumberOption) => {
+    const { value, isOfModel } = defaultOf(option, parameters);
+    const standard = option.name === "num_ctx" ? (value ?? estimate?.num_ctx) : value;
+    const slider: NumberOption["slider"] = option.name === "num_ctx" && trained ? [0, trained] : option.slider;
+    return (
+      <OptionField
+        key={option.name}
+        option={{ ...option, slider }}
+        value={settings[option.name]}
+        standard={standard}
+        isOfModel={isOfModel}
+        onChange={(number) => set({ [option.name]: number })}
+      />
+    );
+  };
+  return (
+    <>
+      <OptionRow
+        label="System prompt"
+        help="Instructions that come before all messages."
+        isChanged={settings.system !== undefined}
+        onReset={() => set({ system: undefined })}
+      >
+        {(id, describedBy) => (
+          <textarea
+            id={id}
+            aria-describedby={describedBy}
+            dir="auto"
+            rows={3}
+            placeholder={shown?.system}
+            value={settings.system ?? ""}
+            onInput={(event) => set({ system: event.currentTarget.value || undefined })}
+          />
+        )}
+      </OptionRow>
+      <h3>Choice of words</h3>
+      {SAMPLING.map(field)}
+      <h3>Length and memory</h3>
+      {LENGTH.map(field)}
+      <OptionRow
+        label="Stays loaded"
+        help={`${sentence(KEEP_ALIVE.meaning)} Default: ${KEEP_ALIVE.unset}, or as the server is set.`}
+        isChanged={settings.keep_alive !== undefined}
+        onReset={() => set({ keep_alive: undefined })}
+      >
+        {(id, describedBy) => (
+          <input
+            id={id}
+            aria-describedby={describedBy}
+            placeholder={KEEP_ALIVE.unset}
+            value={settings.keep_alive ?? ""}
+            onChange={(event) => set({ keep_alive: event.currentTarget.value.trim() || undefined })}
+          />
+        )}
+      </OptionRow>
+      <h3>Thinking and tokens</h3>
+      <OptionRow
+        label="Thinking"
+        help="Whether the model thinks before it answers, and how much, if it can."
+        isChanged={settings.think !== undefined}
+        onReset={() => set({ think: undefined })}
+      >
+        {(id, describedBy) => (
+          <select
+            id={id}
+            aria-describedby={describedBy}
+            value={THINKING.findIndex(([, value]) => value === settings.think)}
+            onChange={(event) => set({ think: THINKING[Number(event.currentTarget.value)]![1] })}
+          >
+            {THINKING.map(([label], index) => (
+              <option key={label} value={index}>
+                {label}
+              </option>
+            ))}
+          </select>
+        )}
+      </OptionRow>
+      {field(ALTERNATIVES)}
+    </>
   );
 }
 

@@ -104,6 +104,7 @@ function Edited({ text, onInput, onSend, onLeave }: EditedProps) {
       }}
     >
       <textarea
+        dir="auto"
         aria-label="Edited question"
         rows={3}
         value={text}

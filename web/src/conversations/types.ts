@@ -7,6 +7,9 @@ export interface Settings {
   top_k?: number;
   top_p?: number;
   min_p?: number;
+  repeat_penalty?: number;
+  presence_penalty?: number;
+  frequency_penalty?: number;
   seed?: number;
   num_ctx?: number;
   num_predict?: number;
