@@ -204,6 +204,9 @@ def test_what_a_window_has_dropped_is_seen(windowed: Running, open_page: Open, a
     page = open_page(windowed, "/#/live")
     window, whole = kinds(page, WINDOW, ALL)
     window.get_by_text("tokens dropped by the window").first.wait_for()
+    legend = page.get_by_role("list", name="Legend").inner_text()
+    for meaning in ("color of its sequence", "shared", "free", "dropped", "pointed at"):
+        assert meaning in legend
     assert "dropped" not in whole.locator(".row").inner_text()
     lanes = [part.get_by_role("slider", name="Tokens by position") for part in (window, whole)]
     # The window has only the end of the first sequence; the other cells have all of it.
@@ -304,17 +307,17 @@ def test_cached_guessed_and_dropped_tokens_over_time(windowed: Running, open_pag
         write(windowed, "gemma3", "0123456789" * 90, num_predict=250)
     dropped.locator("strong").get_by_text("0", exact=True).wait_for()
     for chart in (cached, dropped):
-        chart.get_by_text(re.compile("at most [1-9]")).wait_for()
+        chart.get_by_text(re.compile("peak [1-9]")).wait_for()
     page.wait_for_timeout(1500)
     now = windowed.get("/api/live").json["models"]
 
     def total(of: Any) -> int:
         return sum(map(of, now))
 
-    assert f"{total(lambda each: each['dropped_tokens']):,} in all" in dropped.inner_text()
+    assert f"{total(lambda each: each['dropped_tokens']):,} in total" in dropped.inner_text()
     tiers = total(lambda each: sum(each["cached_tokens_by_tier"].values()))
-    assert f"{tiers:,} in all" in cached.inner_text()
-    assert f"{total(lambda each: each['proposed_tokens']):,} in all" in guessed.inner_text()
+    assert f"{tiers:,} in total" in cached.inner_text()
+    assert f"{total(lambda each: each['proposed_tokens']):,} in total" in guessed.inner_text()
     assert total(lambda each: each["dropped_tokens"]) > sum(each["dropped_tokens"] for each in before)
 
 

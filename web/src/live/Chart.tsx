@@ -9,6 +9,8 @@ export interface Line {
 
 interface ChartProps {
   title: string;
+  /** What the chart is about, in a few words. */
+  about: string;
   lines: Line[];
   most: number;
   show: (value: number) => string;
@@ -17,7 +19,7 @@ interface ChartProps {
 }
 
 /** Values over time as lines, without null values. The last values and the largest one are written out. */
-export function Chart({ title, lines, most, show, note }: ChartProps) {
+export function Chart({ title, about, lines, most, show, note }: ChartProps) {
   const top = Math.max(0, ...lines.flatMap(({ values }) => values.map((value) => value ?? 0)));
   const last = lines.map(({ values }) => values.findLast((value) => value !== null) ?? null);
   const now = last.map((value) => (value === null ? "–" : show(value)));
@@ -27,7 +29,8 @@ export function Chart({ title, lines, most, show, note }: ChartProps) {
   return (
     <figure class="chart">
       <figcaption>
-        <span>{title}</span>
+        <span class="title">{title}</span>
+        <span class="note about">{about}</span>
         <span class="values">
           {lines.map(({ name }, index) => (
             <span key={name}>
@@ -47,7 +50,7 @@ export function Chart({ title, lines, most, show, note }: ChartProps) {
         viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
         preserveAspectRatio="none"
         role="img"
-        aria-label={`${title}: ${[...new Set(told)].join(", ")}; at most ${show(top)}`}
+        aria-label={`${title}: ${[...new Set(told)].join(", ")}; peak ${show(top)}`}
       >
         <line class="ground" x1="0" x2={WIDTH} y1={HEIGHT - 1} y2={HEIGHT - 1} />
         {lines.map(({ name, values }, index) => (
@@ -55,8 +58,9 @@ export function Chart({ title, lines, most, show, note }: ChartProps) {
         ))}
       </svg>
       <span class="note">
-        at most {show(top)}
-        {note && `, ${note}`}
+        {top > 0 && `peak ${show(top)}`}
+        {top > 0 && note && ", "}
+        {note}
       </span>
     </figure>
   );

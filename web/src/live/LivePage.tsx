@@ -5,6 +5,7 @@ import { count } from "../models/memory";
 import type { LiveModel } from "../server/types";
 import { Cells } from "./Cells";
 import { Chart, type Line } from "./Chart";
+import { Legend } from "./Legend";
 import { colorOf } from "./picture";
 import {
   type CachePicture,
@@ -22,6 +23,7 @@ import {
 import { keptOf, type Pointed, type Token, tokenAt } from "./ways";
 
 const SHOWN = 180;
+const TIERS: Record<string, string> = { memory: "In memory", disk: "On disk" };
 
 export function LivePage() {
   const [model, setModel] = useState("");
@@ -36,6 +38,7 @@ export function LivePage() {
             {liveProblem.value}
           </p>
         )}
+        <p class="note intro">What this server does, second by second, over the last three minutes.</p>
         <Charts />
         {models?.length === 0 && <p class="note">No model is in memory. The first question to a model loads it.</p>}
         {shown && (
@@ -49,18 +52,19 @@ export function LivePage() {
               </select>
             </label>
             <span class="note">
-              {`${bytes(shown.memory.total)} of memory, context ${count(shown.context_length)}, ${shown.running} of ${shown.parallel} places taken`}
+              {`${bytes(shown.memory.total)} of memory, context ${count(shown.context_length)}, ${shown.running} of ${shown.parallel} places for requests taken`}
             </span>
           </div>
         )}
-        {shown && shown.engine !== "native" && <p class="note">{shown.engine} does not tell what its cache holds.</p>}
+        {shown && shown.engine !== "native" && <p class="note">{shown.engine} does not show what its cache contains.</p>}
         {shown?.engine === "native" && <CacheOf key={shown.name} model={shown} />}
         {!!shown?.prefix_cache.length && (
           <section class="card" aria-label="Prefix cache">
             <h2>Prefix cache</h2>
+            <p class="note">Beginnings of earlier prompts. A new prompt that begins alike is answered sooner.</p>
             {shown.prefix_cache.map((use) => (
               <div class="tier" key={use.tier}>
-                <span>{use.tier}</span>
+                <span>{TIERS[use.tier] ?? use.tier}</span>
                 <meter min={0} max={use.max_bytes || 1} value={use.bytes} aria-label={`${use.tier}, taken`} />
                 <span class="note">
                   {`${count(use.tokens)} tokens in ${count(use.blocks)} blocks, ${bytes(use.bytes)} of ${bytes(use.max_bytes)}`}
@@ -90,6 +94,7 @@ function CacheOf({ model }: { model: LiveModel }) {
           {pictureProblem.value}
         </p>
       )}
+      {seen && <Legend kinds={seen.kinds} />}
       {seen?.kinds.map((kind) => (
         <Cells key={kind.kind} kind={kind} slots={seen.slots} pointed={pointed} {...shared} />
       ))}
@@ -105,34 +110,46 @@ function Charts() {
     Object.entries(names).map(([name, of]) => ({ name, values: seen.map(({ rates }) => rates?.[of] ?? null) }));
   const whole = (value: number) => count(Math.round(value));
   const all = totals.value;
-  const sum = (...names: (keyof Totals)[]) => all && `${count(names.reduce((sum, name) => sum + all[name], 0))} in all`;
-  const charts: [string, Line[], (value: number) => string, (string | null)?][] = [
-    ["Prompt tokens a second", one((each) => each.prompts), whole],
-    ["Answer tokens a second", one((each) => each.answers), whole],
-    ["Time to the first token", one((each) => each.first), (value) => `${value.toFixed(value < 0.1 ? 3 : 2)} s`],
+  const sum = (...names: (keyof Totals)[]) => all && `${count(names.reduce((sum, name) => sum + all[name], 0))} in total`;
+  const charts: [title: string, about: string, Line[], (value: number) => string, (string | null)?][] = [
+    ["Prompt tokens per second", "How fast questions are read", one((each) => each.prompts), whole],
+    ["Answer tokens per second", "How fast answers are written", one((each) => each.answers), whole],
     [
-      "Cached prompt tokens a second",
+      "Time to the first token",
+      "From request to first word",
+      one((each) => each.first),
+      (value) => `${value.toFixed(value < 0.1 ? 3 : 2)} s`,
+    ],
+    ["Requests running", "Answered at this moment", one((each) => each.running), count],
+    ["Requests waiting", "For a free place or for a model", one((each) => each.waiting), count],
+    ["Memory of models", "Taken by all loaded models", one((each) => each.bytes), bytes],
+    [
+      "Cached prompt tokens per second",
+      "Read before, so not computed again",
       several({ cells: "cells", memory: "memory", disk: "disk" }),
       whole,
       sum("cells", "memory", "disk"),
     ],
-    ["Draft tokens a second", several({ proposed: "guessed", accepted: "right" }), whole, all && shareRight(all)],
-    ["Dropped tokens a second", several({ "": "dropped" }), whole, sum("dropped")],
-    ["Running answers", one((each) => each.running), count],
-    ["Waiting requests", one((each) => each.waiting), count],
-    ["Memory of models", one((each) => each.bytes), bytes],
+    [
+      "Draft tokens per second",
+      "Guessed ahead; accepted guesses save time",
+      several({ proposed: "guessed", accepted: "right" }),
+      whole,
+      all && shareRight(all),
+    ],
+    ["Dropped tokens per second", "Forgotten when a context was full", several({ "": "dropped" }), whole, sum("dropped")],
   ];
   return (
     <section class="charts" aria-label="The last three minutes">
-      {charts.map(([title, lines, show, note]) => (
-        <Chart key={title} title={title} lines={lines} most={SHOWN} show={show} note={note ?? undefined} />
+      {charts.map(([title, about, lines, show, note]) => (
+        <Chart key={title} title={title} about={about} lines={lines} most={SHOWN} show={show} note={note ?? undefined} />
       ))}
     </section>
   );
 }
 
 function shareRight({ guessed, right }: Totals): string {
-  return `${count(guessed)} in all${guessed ? `, ${Math.round((100 * right) / guessed)} % accepted` : ""}`;
+  return `${count(guessed)} in total${guessed ? `, ${Math.round((100 * right) / guessed)} % accepted` : ""}`;
 }
 
 /** The sequences as a table: the picture's content for screen readers and for the keyboard. */
@@ -155,7 +172,7 @@ function Sequences(props: {
             <th scope="col">Tokens</th>
             {tokenKinds.map((kind) => (
               <th scope="col" key={kind.kind}>
-                Kept of {kind.kind}
+                Kept ({kind.kind})
               </th>
             ))}
             <th scope="col">State</th>
@@ -193,8 +210,8 @@ function Sequences(props: {
                 </td>
               ))}
               <td>
-                {slot.is_running ? "computed now" : slot.tokens ? "kept for what follows" : "empty"}
-                {slot.shifted_at !== null && `, moved from ${count(slot.shifted_at)} on`}
+                {slot.is_running ? "answering now" : slot.tokens ? "kept for the next question" : "empty"}
+                {slot.shifted_at !== null && `, tokens after ${count(slot.shifted_at)} moved forward`}
               </td>
             </tr>
           ))}
