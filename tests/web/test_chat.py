@@ -255,12 +255,12 @@ def test_conversations_are_kept_found_renamed_moved_and_deleted(
     assert page.get_by_role("link", name="Inca roads").count() == 0
     other = open_page(fake)
     other.get_by_label("File of conversations").set_input_files(tmp_path / "all.json")
-    other.get_by_text("2 conversation(s) imported.").wait_for()
+    other.get_by_text("2 imported.").wait_for()
     other.get_by_role("link", name="Inca roads").click()
     assert "hello" in ended(other).inner_text()
     (tmp_path / "bad.json").write_text('{"conversations": [1]}')
     other.get_by_label("File of conversations").set_input_files(tmp_path / "bad.json")
-    other.get_by_text("is not an export of this page").wait_for()
+    other.get_by_text("is not an export of conversations").wait_for()
 
 
 @pytest.mark.parametrize("stays", [False, True])

@@ -146,6 +146,6 @@ def test_files_that_are_imported_are_no_more_trusted(fake: Running, open_page: O
     field.set_input_files(tmp_path / "bad.json")
     page.get_by_text("is incomplete").wait_for()
     field.set_input_files(tmp_path / "good.json")
-    page.get_by_text("1 conversation(s) imported.").wait_for()
+    page.get_by_text("1 imported.").wait_for()
     page.get_by_role("link", name="<img").click()
     assert page.evaluate("window.ran") is None

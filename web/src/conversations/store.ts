@@ -60,6 +60,15 @@ export function put(conversation: Conversation, atOnce = true): void {
   change(conversation.id, { isNew: true, head, added: Object.values(messages) }, atOnce);
 }
 
+/** Keeps many new conversations. */
+export function putAll(many: Conversation[]): void {
+  conversations.value = { ...conversations.value, ...Object.fromEntries(many.map((each) => [each.id, each])) };
+  for (const { messages, ...head } of many) {
+    waiting.set(head.id, { isNew: true, head, added: Object.values(messages) });
+    void save(head.id);
+  }
+}
+
 export function changeHead(id: string, head: Partial<Head>): void {
   change(id, { head });
 }

@@ -1,6 +1,8 @@
-// Exports conversations to a file and imports them again.
-import { conversations, put } from "./store";
-import type { Conversation, Message } from "./types";
+// Exports conversations to a file, and imports them again, or those of other programs.
+import type { Read } from "../imports/read";
+import { models } from "../models/list";
+import { conversations, putAll } from "./store";
+import type { Conversation } from "./types";
 
 const FORMAT = "chaski-conversations-1";
 
@@ -35,59 +37,40 @@ export function download(chosen: Conversation[], name: string): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** Adds the conversations of a file, and returns their number. Throws an Error that describes a problem. */
-export async function importFile(file: File): Promise<number> {
-  let found: { format?: string; conversations?: unknown };
-  try {
-    found = JSON.parse(await file.text());
-  } catch {
-    throw new Error(`${file.name} is not valid JSON.`);
+/**
+ * Adds the conversations of files that are not here yet, and returns what happened as a text. Throws an Error that
+ * describes a problem; then nothing was added.
+ */
+export async function importFiles(files: File[], onProgress: (text: string) => void = () => {}): Promise<string> {
+  // Most people never import, so the code that reads other programs' files is loaded with the first import.
+  const { readConversations } = await import("../imports/read");
+  const read: Read = { conversations: [], unread: 0, missing: [] };
+  for (const file of files) {
+    const found = await readConversations(file, (count) => onProgress(`Reading ${file.name}: ${count} conversations`));
+    read.conversations.push(...found.conversations);
+    read.unread += found.unread;
+    read.missing.push(...found.missing);
   }
-  if (found?.format !== FORMAT || !Array.isArray(found.conversations))
-    throw new Error(`${file.name} is not an export of this page.`);
-  const read = found.conversations.map(checked);
-  for (const conversation of read) if (!conversations.value[conversation.id]) put(conversation);
-  return read.length;
+  const all = new Map(read.conversations.map((conversation) => [conversation.id, conversation]));
+  const added = [...all.values()].filter(({ id }) => !conversations.value[id]).map(withKnownModel);
+  putAll(added);
+  return reportOf(read, added.length, all.size - added.length);
 }
 
-function checked(value: Conversation): Conversation {
-  const { id, title, created, updated, model, settings, leaf } = value ?? {};
-  const isWhole =
-    [id, title, model].every((each) => typeof each === "string") &&
-    [created, updated].every((each) => typeof each === "number") &&
-    isSettings(settings) &&
-    isObject(value.messages) &&
-    (leaf === null || typeof leaf === "string") &&
-    Object.entries(value.messages).every(([key, message]) => isMessage(key, message));
-  if (!isWhole) throw new Error("A conversation in this file is incomplete.");
-  return value;
+/** Conversations of other programs name models that this server may not have; then the user's last model answers. */
+function withKnownModel(conversation: Conversation): Conversation {
+  const isKnown = models.value.some(({ name }) => name === conversation.model);
+  return isKnown ? conversation : { ...conversation, model: "" };
 }
 
-function isMessage(key: string, message: Message): boolean {
-  return (
-    isObject(message) &&
-    message.id === key &&
-    ["user", "assistant", "tool"].includes(message.role) &&
-    typeof message.content === "string" &&
-    (message.parent === null || typeof message.parent === "string") &&
-    (message.images ?? []).every((image) => /^[A-Za-z0-9+/=]*$/.test(image)) &&
-    Array.isArray(message.calls ?? []) &&
-    (message.calls ?? []).every((call) => isObject(call?.function) && isText(call.function.name)) &&
-    isObject(message.remote ?? {}) &&
-    Object.values(message.remote ?? {}).every((each) => isText(each?.server) && isText(each.tool))
-  );
-}
-
-function isSettings(settings: Conversation["settings"]): boolean {
-  if (!isObject(settings)) return false;
-  const { schema = "", tools = "", mcp = [] } = settings;
-  return isText(schema) && isText(tools) && Array.isArray(mcp) && mcp.every(isText);
-}
-
-function isText(value: unknown): boolean {
-  return typeof value === "string";
-}
-
-function isObject(value: unknown): boolean {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
+function reportOf({ unread, missing }: Read, added: number, known: number): string {
+  const here = known && `${known} ${known === 1 ? "was" : "were"} already here`;
+  const images = [...new Set(missing)];
+  const named = images.slice(0, 5).join(", ") + (images.length > 5 ? `, and ${images.length - 5} more` : "");
+  const sentences = [
+    [`${added} imported`, here].filter(Boolean).join(", "),
+    unread && `${unread} could not be read`,
+    images.length && `${images.length === 1 ? "An image is" : "Images are"} not in the file: ${named}`,
+  ];
+  return `${sentences.filter(Boolean).join(". ")}.`;
 }

@@ -5,7 +5,7 @@ import { memo } from "preact/compat";
 import { useEffect, useMemo } from "preact/hooks";
 
 import { Code } from "./Code";
-import { directionOf } from "./direction";
+import { directionOf, ownDirection } from "./direction";
 import { type MathToken, parse } from "./parse";
 import { useSidewaysScroll } from "./sideways";
 
@@ -34,7 +34,7 @@ function blocks(tokens: Token[] | undefined, depth: number): ComponentChildren {
 }
 
 /**
- * Blocks of text find their own direction, by `dir="auto"`. Boxes of blocks have the direction of their first
+ * Blocks of text with letters find their own direction, by `dir="auto"`. Boxes of blocks have the direction of their first
  * letter, since a browser that looks for the direction of a box skips the blocks that have their own.
  */
 function block(token: Token, depth: number): ComponentChildren {
@@ -47,13 +47,13 @@ function block(token: Token, depth: number): ComponentChildren {
       // The first heading level is the title of the conversation.
       const Heading = `h${Math.min(6, (token as Tokens.Heading).depth + 1)}` as "h2";
       return (
-        <Heading dir="auto" data-depth={(token as Tokens.Heading).depth}>
+        <Heading dir={ownDirection(token.raw)} data-depth={(token as Tokens.Heading).depth}>
           {inlines(token.tokens, depth)}
         </Heading>
       );
     }
     case "paragraph":
-      return <p dir="auto">{inlines((token as Tokens.Paragraph).tokens, depth)}</p>;
+      return <p dir={ownDirection(token.raw)}>{inlines((token as Tokens.Paragraph).tokens, depth)}</p>;
     case "code":
       return <Code text={token.text as string} language={((token as Tokens.Code).lang ?? "").split(/\s/)[0]!} />;
     case "blockquote":
@@ -65,7 +65,7 @@ function block(token: Token, depth: number): ComponentChildren {
     case "hr":
       return <hr />;
     case "html":
-      return <p dir="auto">{token.raw}</p>;
+      return <p dir={ownDirection(token.raw)}>{token.raw}</p>;
     default:
       return inline(token, depth);
   }
@@ -73,7 +73,7 @@ function block(token: Token, depth: number): ComponentChildren {
 
 function list(token: Tokens.List, depth: number): JSX.Element {
   const items = token.items.map((item) => (
-    <li dir="auto" class={item.task ? "task" : undefined}>
+    <li dir={ownDirection(item.text)} class={item.task ? "task" : undefined}>
       {itemBlocks(item.tokens, depth)}
     </li>
   ));
@@ -103,7 +103,7 @@ function table(token: Tokens.Table, depth: number): JSX.Element {
   const row = (cells: Tokens.TableCell[], Cell: "th" | "td") => (
     <tr>
       {cells.map((cell, column) => (
-        <Cell dir="auto" data-align={cell.align ?? undefined} class={isLong[column] ? "long" : "short"}>
+        <Cell dir={ownDirection(cell.text)} data-align={cell.align ?? undefined} class={isLong[column] ? "long" : "short"}>
           {inlines(cell.tokens, depth)}
         </Cell>
       ))}

@@ -1,7 +1,7 @@
 import { useRef, useState } from "preact/hooks";
 
 import { areRead, changeHead, currentId, recent, remove } from "../conversations/store";
-import { download, importFile } from "../conversations/transfer";
+import { download, importFiles } from "../conversations/transfer";
 import type { Conversation } from "../conversations/types";
 import { Question } from "./Dialog";
 import { Icon } from "./Icon";
@@ -12,10 +12,11 @@ export function Sidebar() {
   const [told, setTold] = useState("");
   const file = useRef<HTMLInputElement>(null);
   const found = recent.value.filter((conversation) => matches(conversation, wanted.trim().toLowerCase()));
-  const read = async (chosen: File | undefined) => {
-    if (!chosen) return;
+  const read = async (chosen: File[]) => {
+    if (!chosen.length) return;
+    setTold(`Reading ${chosen.map(({ name }) => name).join(", ")}…`);
     try {
-      setTold(`${await importFile(chosen)} conversation(s) imported.`);
+      setTold(await importFiles(chosen, setTold));
     } catch (error) {
       setTold((error as Error).message);
     }
@@ -69,11 +70,12 @@ export function Sidebar() {
         <input
           ref={file}
           type="file"
-          accept=".json,application/json"
+          accept=".json,.zip,application/json,application/zip"
+          multiple
           hidden
           aria-label="File of conversations"
           onChange={(event) => {
-            void read(event.currentTarget.files?.[0]);
+            void read([...(event.currentTarget.files ?? [])]);
             event.currentTarget.value = "";
           }}
         />

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { exported, importFile } from "../../src/conversations/transfer";
+import { conversations } from "../../src/conversations/store";
+import { exported, importFiles } from "../../src/conversations/transfer";
 import type { Conversation } from "../../src/conversations/types";
 
 const CONVERSATION: Conversation = {
@@ -37,7 +38,6 @@ test("an export has no keys of MCP servers", async () => {
 
 const first = CONVERSATION.messages.a!;
 const DAMAGED: [string, unknown][] = [
-  ["null", null],
   ["no title", { ...CONVERSATION, title: 7 }],
   ["a list of messages", { ...CONVERSATION, messages: [] }],
   ["a message under another id", { ...CONVERSATION, messages: { b: first } }],
@@ -45,15 +45,40 @@ const DAMAGED: [string, unknown][] = [
   ["an image that is an address", { ...CONVERSATION, messages: { a: { ...first, images: ["http://x.example/i.png"] } } }],
   ["a call without a name", { ...CONVERSATION, messages: { a: { ...first, calls: [{ function: {} }] } } }],
   ["a tool that is nowhere", { ...CONVERSATION, messages: { a: { ...first, remote: { f: { server: 1, tool: "f" } } } } }],
+  ["an id that is no word", { ...CONVERSATION, id: "../c" }],
+  ["files without names", { ...CONVERSATION, messages: { a: { ...first, files: [{ text: "x" }] } } }],
+  ["a message that follows itself", { ...CONVERSATION, messages: { a: { ...first, parent: "a" } } }],
   ["a schema that is no text", { ...CONVERSATION, settings: { schema: {} } }],
 ];
 for (const [name, conversation] of DAMAGED)
   test(`an import refuses ${name}`, async () => {
-    await assert.rejects(importFile(exportOf(conversation)), { message: "A conversation in this file is incomplete." });
+    await assert.rejects(importFiles([exportOf(conversation)]), { message: /^x\.json has a conversation that is incomplete/ });
   });
 
-test("an import rejects files that are not exports", async () => {
-  await assert.rejects(importFile(new File(["{"], "x.json")), { message: "x.json is not valid JSON." });
-  for (const value of [null, [], {}, { format: "other", conversations: [] }])
-    await assert.rejects(importFile(fileOf(value)), { message: "x.json is not an export of this page." });
+test("an import counts what is new and what was here already", async () => {
+  conversations.value = {};
+  const other = { ...CONVERSATION, id: "d" };
+  assert.equal(await importFiles([exportOf(CONVERSATION)]), "1 imported.");
+  const both = [exportOf(CONVERSATION), exportOf(other), exportOf(other)];
+  assert.equal(await importFiles(both), "1 imported, 1 was already here.");
+  assert.equal(await importFiles(both), "0 imported, 2 were already here.");
+  assert.deepEqual(Object.keys(conversations.value).sort(), ["c", "d"]);
+});
+
+test("an answer that was unfinished when it was exported is over", async () => {
+  conversations.value = {};
+  const messages = { a: { ...first, answerId: "x" } };
+  await importFiles([exportOf({ ...CONVERSATION, messages })]);
+  const { answerId, error } = conversations.value.c!.messages.a!;
+  assert.deepEqual([answerId, error], [undefined, "The answer was stopped."]);
+});
+
+test("nothing of an import with a problem is added", async () => {
+  conversations.value = {};
+  const broken = { ...CONVERSATION, id: "e", title: 7 };
+  await assert.rejects(importFiles([fileOf({ format: "chaski-conversations-1", conversations: [CONVERSATION, broken] })]));
+  await assert.rejects(importFiles([exportOf(CONVERSATION), new File(["{"], "y.json")]), {
+    message: /^y\.json is not valid JSON/,
+  });
+  assert.deepEqual(conversations.value, {});
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { directionOf } from "../../src/markdown/direction";
+import { directionOf, ownDirection } from "../../src/markdown/direction";
 
 for (const [text, direction] of [
   ["hello", "ltr"],
@@ -24,4 +24,9 @@ test("a long text of unclosed code is read quickly", () => {
   const started = performance.now();
   for (const text of ["`".repeat(100_000), "`a".repeat(50_000), "](".repeat(50_000), "$a".repeat(50_000)]) directionOf(text);
   assert.ok(performance.now() - started < 2000);
+});
+
+test("only a block with letters has its own direction", () => {
+  assert.equal(ownDirection("1. a"), "auto");
+  for (const text of ["", "12 %", "*_".repeat(1000), "`a`", "$x$"]) assert.equal(ownDirection(text), undefined);
 });
