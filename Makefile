@@ -31,7 +31,7 @@ unexport PYTHONSAFEPATH PYTHONPATH PYTHONHOME PYTHONPLATLIBDIR PYTHONOPTIMIZE PY
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_PYTHON PIP_DRY_RUN PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
-.PHONY: run test coverage test-slow test-web test-web-short test-aarch64 web check-web format-web lint format types native bench docs links
+.PHONY: run test coverage test-slow test-web test-aarch64 web check-web format-web lint format types native bench docs links
 .PHONY: guide test-gpu gpu-packages test-avx-vnni wheel test-debian test-container sdist sbom clean
 
 run: .venv/installed
@@ -65,19 +65,10 @@ gpu-packages: .venv/developing
 test-slow: .venv/developing
 	$(BIN)/python $(PYTEST) -m "not oracle"
 
-# Tests the page in a real Chromium, such as Debian's package. Without Chromium, the tests are skipped with a
-# message.
-test-web: .venv/developing web/node_modules
+# Drives a real Chromium, one browser per process. Without node the tests of accessibility are skipped.
+test-web: .venv/developing $(if $(shell command -v npm),web/node_modules)
 	$(PIP) install playwright
-	$(BIN)/python -m pytest tests/web
-
-# Runs a few of these tests for continuous integration: a reload during an answer, keyboard only, keys, tokens
-# outside a sliding window, and a PDF.
-test-web-short: .venv/developing
-	$(PIP) install playwright
-	cd tests/web && ../../$(BIN)/python -m pytest test_keys.py \
-		test_chat.py::test_a_reload_in_the_middle_of_an_answer test_chat.py::test_by_keyboard_only \
-		test_live.py::test_what_a_window_has_dropped_is_seen test_pdfs.py::test_a_pdf_by_drop_and_by_paste
+	$(BIN)/python $(PYTEST) tests/web
 
 # Builds the server's page from its sources; needs node. The output is committed.
 web: web/node_modules

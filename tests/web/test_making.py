@@ -88,8 +88,8 @@ def test_adapters_are_loaded_scaled_and_forgotten(workshop: Running, open_page: 
     scale = part.get_by_label("Scale of sql")
     assert scale.input_value() == "0"
     scale.fill("0.5")
-    scale.press("Enter")
-    page.wait_for_timeout(300)
+    with page.expect_response("**/lora-adapters"):
+        scale.press("Enter")
     (listed,) = workshop.get("/lora-adapters").json
     assert (listed["name"], listed["scale"], listed["model"]) == ("sql", 0.5, "base:latest")
     part.get_by_role("button", name="Unload sql").click()

@@ -103,7 +103,9 @@ function Entry({ conversation }: { conversation: Conversation }) {
           onBlur={rename}
           onKeyDown={(event) => {
             if (event.key === "Enter") rename();
-            if (event.key === "Escape") setName(null);
+            if (event.key !== "Escape") return;
+            event.stopPropagation(); // otherwise the menu of a phone closes, too
+            setName(null);
           }}
         />
       </li>
