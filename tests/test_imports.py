@@ -20,6 +20,7 @@ FLOORS = [
         *("errors", "address", "cluster_key", "durations", "env", "exits", "forks", "names"),
         *(
             "options",
+            "pasted",
             "progress_bar",
             "regular_files",
             "remote",

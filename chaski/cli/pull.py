@@ -14,10 +14,15 @@ __all__ = ["command", "pull_model"]
 @registry_options
 @click.help_option("-h", "--help")
 def command(model: str, insecure: bool, username: str | None, password: str | None) -> None:
-    """Pull MODEL: llama3.2:1b, hf.co/USER/REPOSITORY:QUANT or HOST/NAMESPACE/MODEL:TAG."""
+    """Pull MODEL: llama3.2:1b, hf.co/USER/REPOSITORY:QUANT or HOST/NAMESPACE/MODEL:TAG.
+
+    MODEL may be a link of huggingface.co or ollama.com, or a quoted command such as "ollama run llama3.2".
+    """
     from chaski.cli.remote_store import chosen_server, transfer
     from chaski.names import ModelName
+    from chaski.pasted import pasted_name
 
+    model = pasted_name(model)
     if (server := chosen_server()) is None:
         pull_model(model, insecure, username, password)
         return

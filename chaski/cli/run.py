@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -189,7 +190,7 @@ def command(
     nohistory: bool,
     **options: object,
 ) -> None:
-    """Answer PROMPT with MODEL, a name or a path to a GGUF file; without a prompt, chat.
+    """Answer PROMPT with MODEL, a name, link or path to a GGUF file; without a prompt, chat.
 
     Text on the standard input is placed before the prompt. A path in the prompt, such as ./cat.png, sends
     that image to a vision model. A missing model is pulled. If a running server has the model, it answers,
@@ -199,9 +200,11 @@ def command(
     from chaski.cli.vectors import makes_vectors, vector
     from chaski.durations import parse_duration
     from chaski.env import Environment
+    from chaski.pasted import pasted_name
 
     if verbose:
         logging.getLogger("chaski.text").setLevel(logging.INFO)
+    model = model if os.path.exists(model) else pasted_name(model)
     text = _whole_prompt(prompt)
     if keepalive is not None:
         parse_duration(keepalive)

@@ -16,7 +16,7 @@ from threading import Lock
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from chaski.errors import AccessDeniedError, ModelNotFoundError, RegistryError
-from chaski.names import Digest, ModelName
+from chaski.names import DEFAULT_HOST, DEFAULT_NAMESPACE, DEFAULT_TAG, Digest, ModelName
 from chaski.store.http import Access, Http, HttpReply, TemporaryError, host_of, range_headers
 from chaski.store.identity import Identity
 from chaski.store.manifest import MANIFEST, MAX_MANIFEST_BYTES
@@ -25,6 +25,14 @@ __all__ = ["Registry", "SplitModelError"]
 
 _MAX_REPLY_BYTES = 1 << 20
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+def _elsewhere(name: ModelName) -> str:
+    """Return where a model may be if Ollama's registry lacks it: `USER/REPOSITORY` is Hugging Face's form."""
+    if name.host != DEFAULT_HOST or name.namespace == DEFAULT_NAMESPACE:
+        return ""
+    tag = "" if name.tag == DEFAULT_TAG else f":{name.tag}"
+    return f"; a repository of Hugging Face is hf.co/{name.namespace}/{name.model}{tag}"
 
 
 class SplitModelError(RegistryError):
@@ -60,7 +68,7 @@ class Registry:
         url = f"{self._base}/manifests/{self.name.tag}"
         with self.get(url, {"Accept": MANIFEST}) as reply:
             if reply.status == 404:
-                raise ModelNotFoundError("pull model manifest: file does not exist")
+                raise ModelNotFoundError(f"pull model manifest: file does not exist{_elsewhere(self.name)}")
             if reply.status == 400 and "sharded" in (reason := _reason(reply)).lower():
                 raise SplitModelError(f"pull model manifest: {host_of(reply.url)} answered 400{reason}")
             _require(reply, 200)

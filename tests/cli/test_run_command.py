@@ -39,6 +39,12 @@ def test_an_answer_goes_to_stdout_and_nothing_else(tiny_llama: Path) -> None:
     assert result.stderr == ""
 
 
+def test_a_pasted_command_names_the_model() -> None:
+    assert "--threads" in run("$ ollama run guide", "how do I use fewer cores?").stdout
+    refused = run("https://huggingface.co/datasets/a/b", "hello")
+    assert (refused.exit_code, "the link of a model" in refused.stderr) == (1, True)
+
+
 def test_words_and_piped_text_make_one_prompt(tiny_llama: Path) -> None:
     answer = expected(tiny_llama, "in the other end") + "\n"
     assert run(str(tiny_llama), "in the", "other end", *GREEDY).stdout == answer

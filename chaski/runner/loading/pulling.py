@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from chaski.errors import ModelNotFoundError
 from chaski.names import Digest, ModelName
+from chaski.pasted import pasted_name
 from chaski.store.model import StoredModel, find_model
 
 if TYPE_CHECKING:
@@ -26,10 +27,12 @@ _log = logging.getLogger(__name__)
 def pull(model: str, *, insecure: bool = False, progress: ProgressOption = False) -> None:
     """Fetch a model into the store.
 
-    Its name is `llama3.2:1b`, `hf.co/USER/REPOSITORY:QUANT` or `HOST/NAMESPACE/MODEL:TAG`. Blobs that are
-    here already are not fetched again. `insecure` allows a registry without TLS, where the name says
-    `http://`. `progress=True` draws a bar; a function is called with the share of the bytes that are known
-    of. Raises ModelNotFoundError, RegistryError, DigestError, StoreError or OptionError.
+    Its name is `llama3.2:1b`, `hf.co/USER/REPOSITORY:QUANT` or `HOST/NAMESPACE/MODEL:TAG`; a link of
+    huggingface.co or ollama.com is read as well. Blobs that are here already are not fetched again.
+    `insecure` allows a registry without TLS, where the name says `http://`. `progress=True` draws a bar; a
+    function is called with the share of the bytes that are known of.
+
+    Raises ModelNotFoundError, RegistryError, DigestError, StoreError or OptionError.
     """
     # A local model is loaded without importing the code for registries.
     from chaski.chat.several import progress_of
@@ -38,7 +41,7 @@ def pull(model: str, *, insecure: bool = False, progress: ProgressOption = False
     from chaski.store.http import Access
     from chaski.store.store import Store
 
-    name = ModelName.parse(model)
+    name = ModelName.parse(pasted_name(model))
     hosts = frozenset({*Environment.read().private_registries, name.host.lower()})
     steps = store_pull.pull(Store.default(), name, Access(insecure, hosts))
     with progress_of(progress, f"pulling {name.short}") as tell:
@@ -51,6 +54,8 @@ def find_or_pull(model: str | os.PathLike[str], progress: bool = False) -> Store
 
     `progress` draws a bar of the pull.
     """
+    if isinstance(model, str) and "://" in model:
+        model = pasted_name(model)
     try:
         return find_model(model)
     except ModelNotFoundError:
