@@ -32,6 +32,7 @@ from chaski.server.handlers import (
     responses,
     states,
     store,
+    suggestions,
     vllm,
     web,
 )
@@ -109,6 +110,8 @@ ROUTES = (
     _json("GET", "/api/live", USER, live.live, queries=("stream",)),
     _json("POST", "/api/show", USER, store.show, Body(ollama_fields.SHOW)),
     _json("POST", "/api/memory", USER, store.memory, Body(ollama_fields.MEMORY)),
+    _json("POST", "/api/name", USER, suggestions.name, Body(ollama_fields.PASTED)),
+    _json("GET", "/api/suggestions", USER, suggestions.suggestions),
     _json("POST", "/api/generate", USER, native.generate, Body(ollama_fields.GENERATE, LARGE)),
     _json("POST", "/api/chat", USER, native.chat, Body(ollama_fields.CHAT, LARGE)),
     _json("GET", "/api/answers/{id}", USER, answers.follow),

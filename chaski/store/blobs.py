@@ -37,6 +37,14 @@ class Blobs:
         path = self.path(digest)
         return path.stat().st_size if path.is_file() else None
 
+    def freed_bytes(self, digest: Digest) -> int:
+        """Return the bytes of the disk that `remove` frees: none for a hard link to another file."""
+        path = self.path(digest)
+        if not path.is_file():
+            return 0
+        status = path.lstat()
+        return status.st_size if status.st_nlink == 1 else 0
+
     def __iter__(self) -> Iterator[Digest]:
         """Yield the digests of all blobs, sorted."""
         names = sorted(os.listdir(self.folder)) if self.folder.is_dir() else []

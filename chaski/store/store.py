@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -172,6 +173,23 @@ class Store:
             self._path(found).unlink(missing_ok=True)
         self._remove_state(found)
         self.remove_unused(layer.digest for layer in blobs)
+
+    def freed_bytes(self, entries: Iterable[Entry]) -> dict[ModelName, int]:
+        """Return for each stored model the bytes of the disk that its deletion frees.
+
+        Blobs of several models stay, and so do blobs that are hard links to files outside the store.
+        entries: all models of the store; those that are bundled are left out.
+        """
+        stored = [entry for entry in entries if entry.bundled is None]
+        keeps_all = Environment.read().keeps_unused or len(stored) < sum(1 for _ in self.names())
+        users = Counter(layer.digest for entry in stored for layer in set(entry.manifest.blobs))
+        return {
+            entry.name: sum(
+                0 if keeps_all or users[layer.digest] > 1 else self.blobs.freed_bytes(layer.digest)
+                for layer in set(entry.manifest.blobs)
+            )
+            for entry in stored
+        }
 
     def state_path(self, name: ModelName) -> Path:
         """Return the path of the saved state of a model's initial conversation. The file may not exist.

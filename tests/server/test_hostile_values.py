@@ -53,6 +53,7 @@ _ITEMS = [{"type": "message", "role": "user", "content": [{"type": "input_text",
 BODIES: dict[str, dict[str, Any]] = {
     "/api/show": {"model": "guide", "verbose": False},
     "/api/memory": {"model": "guide", "num_ctx": 64, "parallel": 1},
+    "/api/name": {"text": "ollama run guide"},
     "/api/generate": {
         "model": "guide",
         "prompt": "Hi",

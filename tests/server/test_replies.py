@@ -79,6 +79,8 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
         "POST /api/rerank",
         "POST /v1/rerank",
         "POST /api/memory",
+        "POST /api/name",
+        "GET /api/suggestions",
         "POST /api/tokenize",
         "POST /api/detokenize",
         "POST /v1/messages/count_tokens",

@@ -15,11 +15,11 @@ from chaski.names import NATIVE
 from chaski.runner.loading.model_info import ModelInfo
 from chaski.runner.loading.prefix import prefixes_of
 from chaski.store.describe import modelfile_of, parameter_lines
-from chaski.store.listing import details_of, local_time
+from chaski.store.listing import Summary, details_of, local_time
 from chaski.store.model import StoredConfig, StoredModel
 from chaski.store.weights import inspect
 
-__all__ = ["describe", "describe_file", "speculation_of"]
+__all__ = ["describe", "describe_file", "speculation_of", "summary_of"]
 
 _SHORT = 5
 _HIDDEN = ("general.name", "tokenizer.chat_template")
@@ -48,6 +48,7 @@ def describe(
     about_file = describe_file(model, is_verbose)
     return {
         **about_file,
+        "details": details_of(_config(model), summary_of(info)),
         **{key: value for key, value in shown.items() if value},
         **_projector(model, is_verbose),
         **({"adapters": [_adapter(*each) for each in adapters.items()]} if adapters else {}),
@@ -58,6 +59,11 @@ def describe(
         **({"prefix_cache": prefixes} if (prefixes := prefixes_of(model)) else {}),
         "modified_at": local_time(modified),
     }
+
+
+def summary_of(info: ModelInfo) -> Summary:
+    """Return the properties of a model that lists show."""
+    return Summary(tuple(info.capabilities), info.trained_context, info.embedding_length)
 
 
 def describe_file(model: StoredModel, is_verbose: bool) -> dict[str, Any]:

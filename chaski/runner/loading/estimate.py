@@ -18,8 +18,10 @@ from msgspec import Struct
 from chaski.env import Environment
 from chaski.errors import ChaskiError
 from chaski.kvcache import CacheSize, KindMemory
+from chaski.ml import gpus_of, usual_backend
 from chaski.ml.backend import HOST, ByDevice, summed
-from chaski.names import ModelName
+from chaski.ml.machine import available_memory
+from chaski.names import AUTO, ModelName
 from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.parts import ModelParts, PartOptions
@@ -92,6 +94,13 @@ def describe(model: OpenedModel, context: int | None, parallel: int | None, free
     return shown
 
 
+def available() -> dict[str, int]:
+    """Return the free bytes of each device that models are computed on unless the user chooses another."""
+    name = Environment.read().backend
+    gpus = usual_backend()[1] if name == AUTO else gpus_of(name)
+    return {HOST: available_memory()} | {gpu.name: gpu.available_bytes for gpu in gpus}
+
+
 def _kind(kind: KindMemory) -> dict[str, Any]:
     held = sum(kind.num_bytes.values())
     return {"kind": kind.kind, "layers": kind.layers, "cells": kind.cells, "bytes": held}
@@ -129,10 +138,17 @@ def _stored(root: str, name: str) -> StoredModel:
 
 
 def main() -> None:
-    """Answer one question: `store`, `model`, `num_ctx`, `parallel`, and `freeable` bytes of the host."""
+    """Answer one question: `store`, `model`, `num_ctx`, `parallel`, and `freeable` bytes of the host.
+
+    An empty question asks for the free bytes of each device.
+    """
     logging.disable(logging.WARNING)
     asked = json.load(sys.stdin)
+    answer: dict[str, Any]
     try:
+        if not asked:
+            json.dump(available(), sys.stdout)
+            return
         model = OpenedModel.of(_stored(asked["store"], asked["model"]))
         answer = describe(model, asked["num_ctx"], asked["parallel"], asked["freeable"])
     except ChaskiError as error:

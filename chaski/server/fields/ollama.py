@@ -31,6 +31,7 @@ __all__ = [
     "GENERATE",
     "KEEP_STATE",
     "MEMORY",
+    "PASTED",
     "REGISTRY",
     "REPLACE",
     "SHOW",
@@ -141,6 +142,8 @@ MEMORY: FieldTable = {
     "num_ctx": Field(WHOLE, "context length in tokens; by default as the server would load the model"),
     "parallel": Field(WHOLE, "sequences computed together; by default as many as the server allows"),
 }
+
+PASTED: FieldTable = {"text": Field(TEXT, "a name, a command such as `ollama run NAME`, or a link", True)}
 
 COPY: FieldTable = {
     "source": Field(TEXT, "the name of a model", True),

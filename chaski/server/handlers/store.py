@@ -16,6 +16,7 @@ from chaski.cluster.connection import Cluster
 from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, UnsupportedError
 from chaski.ml.backend import HOST
 from chaski.names import NATIVE, Digest, ModelName
+from chaski.pasted import pasted_name
 from chaski.server.dialects.recipes import read_recipe
 from chaski.server.fields.reader import Fields
 from chaski.server.handlers.progress import progress, steps
@@ -41,7 +42,8 @@ _COPILOT = "GitHubCopilotChat/"
 
 async def tags(http: HTTPRequest) -> Reply:
     """List the models of the store, the newest first."""
-    return {"models": await asyncio.to_thread(listed, http.services.catalog.store)}
+    catalog = http.services.catalog
+    return {"models": await asyncio.to_thread(listed, catalog.store, catalog.summary)}
 
 
 async def ps(http: HTTPRequest) -> Reply:
@@ -112,9 +114,10 @@ async def delete(http: HTTPRequest) -> Reply:
 
 
 async def pull(http: HTTPRequest) -> Reply:
-    """Download a model from its registry."""
+    """Download a model from its registry. Its name may be a link, or a command such as `ollama run NAME`."""
     fields = Fields(http.body)
-    name, access = _name(fields.text("model", "name")), _access(fields, http.services)
+    label = fields.text("model", "name")
+    name, access = _name(pasted_name(label) if label else label), _access(fields, http.services)
     services = http.services
     work = partial(pull_model, services.catalog.store, name, access)
     return await progress(http, steps(services.transfers, work))

@@ -12,10 +12,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from chaski.chat.adapter_choices import AdapterChoice
-from chaski.errors import AdapterNotFoundError, ModelNotFoundError, OptionError
+from chaski.errors import AdapterNotFoundError, ChaskiError, ModelNotFoundError, OptionError
 from chaski.names import ModelName
+from chaski.runner.loading.descriptions import summary_of
 from chaski.runner.loading.model_info import ModelInfo
 from chaski.server.models.adapter_table import AdapterTable, ChosenAdapter, ServedAdapter
+from chaski.store.listing import Summary
 from chaski.store.model import StoredModel, read_model
 from chaski.store.store import Entry, Store
 
@@ -51,6 +53,7 @@ class Catalog:
         self.store = store
         self.adapters = adapters or AdapterTable()
         self._infos: OrderedDict[tuple[Path, str], ModelInfo] = OrderedDict()
+        self._summaries: dict[str, Summary] = {}
 
     def find(self, label: str) -> Found:
         """Return the model of a name. Raises ModelNotFoundError, OptionError, errors of damaged models."""
@@ -117,6 +120,17 @@ class Catalog:
                 self._infos.popitem(last=False)
         self._infos.move_to_end(key)
         return self._infos[key]
+
+    def summary(self, entry: Entry) -> Summary:
+        """Return the properties of a model of the store that lists show; empty if its files are damaged."""
+        key = str(entry.digest)
+        if key not in self._summaries:
+            try:
+                found = Found("", entry.name, read_model(self.store, entry), entry)
+                self._summaries[key] = summary_of(self.info(found))
+            except ChaskiError:
+                return Summary()
+        return self._summaries[key]
 
 
 def _parse(label: str) -> ModelName:

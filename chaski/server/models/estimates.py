@@ -45,6 +45,12 @@ class Estimates:
             raise OptionError(answer["error"])
         return {"model": name.short} | answer
 
+    async def available(self) -> dict[str, int]:
+        """Return the free bytes of each device. Raises WorkerError if that fails."""
+        async with self._turn:
+            found: dict[str, int] = await _answer(b"{}")
+        return found
+
 
 async def _answer(question: bytes) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
