@@ -23,6 +23,7 @@ from chaski.cli.charts import Bar, Chart, PlotCommand, check_plot, plot_option, 
 from chaski.cli.completion import model_names
 from chaski.cli.devices import device_options
 from chaski.cli.layout import section, size_in_bytes
+from chaski.cli.picture import check_picture
 
 if TYPE_CHECKING:
     from chaski.runner.llm import LLM
@@ -101,7 +102,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, text: str) -> list[int]
     "--picture",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE",
-    help="With --plan: also draw it to an SVG file.",
+    help="With --plan: also draw it to an SVG or PNG file.",
 )
 @click.option(
     "--bandwidth",
@@ -171,8 +172,8 @@ def _check_plan_options(
         raise click.UsageError("--plan needs two tokens to decode: --generate 2")
     elif nodes is not None and bandwidth is None:
         raise click.UsageError("--nodes needs --bandwidth")
-    elif picture is not None and not picture.parent.is_dir():
-        raise click.UsageError(f"--picture: folder {picture.parent} does not exist")
+    elif picture is not None:
+        check_picture("--picture", picture)
 
 
 def _plan(
@@ -206,7 +207,7 @@ def _plan(
     counts = thread_counts(thread_count(threads, environment.threads) or physical_cores())
     report = measure_plan(traces, counts, workload.batch, environment.isa, memory)
     if picture is not None:
-        picture.write_text(draw(report), encoding="utf-8")
+        draw(report).write(picture)
     return json.dumps(as_object(report)) + "\n" if as_json else tables(report)
 
 

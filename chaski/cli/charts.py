@@ -1,4 +1,4 @@
-"""Bar charts, as characters for a terminal or as an SVG file."""
+"""Bar charts, as characters for a terminal or as a picture in a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import click
 from msgspec import Struct
 
-from chaski.cli.picture import BAR, COLORS, GAP, INK, LINE, WIDTH, Picture
+from chaski.cli.picture import BAR, COLORS, ENDINGS, GAP, INK, LINE, WIDTH, Picture, check_picture
 
 __all__ = ["Bar", "Chart", "PlotCommand", "check_plot", "plot_option", "show"]
 
@@ -21,6 +21,8 @@ _FILLS = "█▒▓░"
 _TICK = "│"
 _LEFT, _RIGHT = 200, 230
 _TERMINAL = "-"
+# Names of pictures, also of those that are refused with a reason.
+_PICTURES = (*ENDINGS, ".pdf", ".jpg", ".jpeg", ".gif", ".webp", ".eps", ".html")
 
 
 class Bar(Struct, frozen=True):
@@ -55,12 +57,12 @@ class Chart(Struct, frozen=True):
 
 
 class PlotCommand(click.Command):
-    """Accepts `--plot` with or without a file name ending in .svg; any other next word is an argument."""
+    """Accepts `--plot` with or without the name of a picture; any other next word is an argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         joined: list[str] = []
         for word in args:
-            if joined and joined[-1] == "--plot" and word.lower().endswith(".svg"):
+            if joined and joined[-1] == "--plot" and word.lower().endswith(_PICTURES):
                 joined[-1] = f"--plot={word}"
             else:
                 joined.append(word)
@@ -69,20 +71,16 @@ class PlotCommand(click.Command):
 
 
 def plot_option(about: str) -> Callable[[Command], Command]:
-    """Return the option `--plot [FILE.svg]`. Its value is None, "-" for the terminal, or a file name."""
+    """Return the option `--plot [FILE]`. Its value is None, "-" for the terminal, or a file name."""
     return click.option(
-        "--plot", type=click.Path(dir_okay=False, allow_dash=True), metavar="[FILE.svg]", help=about
+        "--plot", type=click.Path(dir_okay=False, allow_dash=True), metavar="[FILE.svg|.png]", help=about
     )
 
 
 def check_plot(plot: str | None) -> None:
-    """Raise UsageError for a file that cannot be written, before anything is measured."""
-    if plot in (None, _TERMINAL):
-        return
-    if not str(plot).lower().endswith(".svg"):
-        raise click.UsageError(f"--plot: {plot} must be a file whose name ends with .svg")
-    if not Path(str(plot)).parent.is_dir():
-        raise click.UsageError(f"--plot: folder {Path(str(plot)).parent} does not exist")
+    """Check that the requested plot can be written. Raises the errors of `check_picture`."""
+    if plot is not None and plot != _TERMINAL:
+        check_picture("--plot", Path(plot))
 
 
 def show(charts: Sequence[Chart], plot: str) -> None:
@@ -90,7 +88,7 @@ def show(charts: Sequence[Chart], plot: str) -> None:
     if plot == _TERMINAL:
         click.echo("\n".join(_as_text(charts, shutil.get_terminal_size().columns - 1)))
     else:
-        Path(plot).write_text(_as_svg(charts), encoding="utf-8")
+        _picture(charts).write(Path(plot))
         click.echo(f"Drew {plot}", err=True)
 
 
@@ -120,7 +118,7 @@ def _drawn(bar: Bar, end: float, room: int) -> str:
     return "".join(cells)
 
 
-def _as_svg(charts: Sequence[Chart]) -> str:
+def _picture(charts: Sequence[Chart]) -> Picture:
     picture = Picture()
     for chart in charts:
         picture.text(10, chart.title, 16, weight="600")
@@ -131,7 +129,7 @@ def _as_svg(charts: Sequence[Chart]) -> str:
         for bar in chart.bars:
             _draw(picture, bar, (WIDTH - _LEFT - _RIGHT) / chart.end, colors)
         picture.y += LINE
-    return picture.svg()
+    return picture
 
 
 def _draw(picture: Picture, bar: Bar, scale: float, colors: Sequence[str]) -> None:

@@ -33,12 +33,12 @@ Span = tuple[float, float, int]
 """Start and end of a bar in seconds, and its lane."""
 
 
-def draw(report: PlanReport) -> str:
+def draw(report: PlanReport) -> Picture:
     """Draw prefill and decode, one below the other."""
     picture = Picture()
     for stage in report.stages:
         _draw_stage(picture, stage)
-    return picture.svg()
+    return picture
 
 
 def _draw_stage(picture: Picture, stage: Stage) -> None:

@@ -233,12 +233,13 @@ def command(
 @contextmanager
 def _keys_for_later(is_chat: bool) -> Iterator[None]:
     """Keep what is typed while a model is loaded or answers for the chat's prompt, or for the shell's."""
-    from chaski.cli.line_editor import can_edit, preload
-
     if not is_chat:
         with quiet_terminal():
             yield
-    elif can_edit():
+        return
+    from chaski.cli.line_editor import can_edit, preload
+
+    if can_edit():
         # The editor is imported while the model is loaded.
         Thread(target=preload, daemon=True).start()
         with quiet_terminal(keeps_keys=True):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
+from PIL import Image, ImageColor
 
 from chaski.cli.charts import Bar, Chart, show
 from chaski.cli.main import chaski_command
+from chaski.cli.picture import COLORS, INK, WIDTH
 from tests.tiny_llama import write_tiny_llama
 
 SMALL = ("--prompt", "20", "--generate", "6", "--threads", "1")
@@ -114,7 +117,9 @@ def _bytes(lines: list[str]) -> float:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("bench", "x.gguf", "--plot=a.png"), "must be a file whose name ends with .svg"),
+        (("bench", "x.gguf", "--plot=a"), "--plot: a must be a file whose name ends with .svg or .png"),
+        (("bench", "x.gguf", "--plot", "a.pdf"), "a.pdf must be a file whose name ends with .svg or .png"),
+        (("show", "x.gguf", "--plot", "no/folder/a.png"), "folder no/folder does not exist"),
         (("show", "x.gguf", "--plot", "no/folder/a.svg"), "folder no/folder does not exist"),
         (("bench", "x.gguf", "--plot", "--plan"), "--plan takes one depth and one batch"),
         (("bench", "x.gguf", "--depth", "0,1", "--plan"), "--plan takes one depth and one batch"),
@@ -127,3 +132,20 @@ def test_mistakes(arguments: tuple[str, ...], message: str) -> None:
     result = chaski(*arguments)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_png_file_shows_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "Chart.PNG"
+    show([CHART, CHART], str(path))
+    image = Image.open(path).convert("RGB")
+    colors = {color for _, color in image.getcolors(1 << 20) or ()}
+    assert image.size[0] == 2 * WIDTH
+    assert {ImageColor.getrgb(each) for each in (*COLORS[:2], INK, "#ffffff")} <= colors
+
+
+def test_a_png_file_needs_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    result = chaski("show", "x.gguf", "--plot", "a.png")
+    assert "a PNG picture needs the package pillow; install it with: pip install 'chaski-llm[images]'" in (
+        " ".join(result.output.split())
+    )

@@ -248,7 +248,7 @@ def test_errors_of_the_server_name_the_model_as_it_was_typed(
 ) -> None:
     session = Session(RemoteModel(running_server(), "guide"), {}, name="guide")
     session.tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    with pytest.raises(ChaskiError, match="^guide does not support tools"):
+    with pytest.raises(ChaskiError, match=r"^guide does not support tools"):
         session.answer("hello")
     assert chaski("rm", "helpr").stderr == "Error: model 'helpr' not found; did you mean helper?\n"
     assert chaski("stop", "helpr").stderr.endswith('model "helpr" to stop; did you mean helper?\n')
