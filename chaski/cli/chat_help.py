@@ -67,7 +67,7 @@ Available keys:
   Ctrl-X Ctrl-E     edit the message in OLLAMA_EDITOR, VISUAL or EDITOR; also
                     Ctrl-G
   Ctrl-L            clear the screen
-  Up, Down          earlier and later lines of the history
+  Up, Down          earlier and later messages of the history
   Ctrl-R            search the history
   Tab               complete a command, the name of a model, or a path that
                     begins with /, ./, ../ or ~/

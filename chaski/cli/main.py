@@ -80,8 +80,9 @@ class _Commands(Commands):
         try:
             return super().invoke(ctx)
         except click.ClickException as raised:
-            is_unknown = isinstance(raised, click.NoSuchOption)
-            error = unknown_option(raised, ctx.meta[_WORDS]) if is_unknown else raised
+            error = raised
+            if isinstance(raised, click.NoSuchOption):
+                error = unknown_option(raised, ctx.meta[_WORDS])
             vars(error)["message"] = wrapped(error.message, _LABEL)  # type checkers see it as read-only
             raise error from None
         except ChaskiError as error:

@@ -33,7 +33,7 @@ def quiet_terminal(keeps_keys: bool = False) -> Iterator[None]:
         yield
         return
     before = termios.tcgetattr(1)
-    handlers = {number: signal.getsignal(number) for number in (*_ENDING, signal.SIGTSTP)}
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*_ENDING, signal.SIGTSTP)}
 
     def end(number: int, _: FrameType | None) -> None:
         """Restore the terminal, and receive the signal again."""

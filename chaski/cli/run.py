@@ -47,7 +47,8 @@ def _in_range(ctx: click.Context, param: click.Parameter, value: float | None) -
     from chaski.options import OPTIONS, none_below_zero
 
     assert param.name is not None, "options have names"
-    option, taken = OPTIONS[param.name], none_below_zero(param.name, value)
+    option = OPTIONS[param.name]
+    taken: float | None = none_below_zero(param.name, value)
     if value is not None and not option.allows(taken):
         raise click.BadParameter(f"{value} must be {option.wanted.replace('None', '-1')}.", ctx, param)
     return taken
@@ -352,7 +353,7 @@ def _found(model: str, insecure: bool) -> StoredModel:
         try:
             pull_model(model, insecure)
         except (ModelNotFoundError, RegistryError, OptionError) as failure:
-            raise ModelNotFoundError(f"{error}; it cannot be pulled: {failure}") from None
+            raise ModelNotFoundError(f"{model} cannot be pulled: {failure}; {error}") from None
     return find_model(model)
 
 

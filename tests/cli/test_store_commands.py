@@ -204,7 +204,7 @@ def test_show_says_what_is_missing(root: Path, tiny_llama: Path) -> None:
 def test_there_and_back(root: Path, registry: FakeRegistry, tiny_llama: Path) -> None:
     registry.put({"model": tiny_llama.read_bytes(), "system": b"be brief"}, "me/model:1")
     name = f"http://{registry.host}/me/model:1"
-    assert "it cannot be pulled: insecure protocol http" in chaski("run", name, "hello").stderr
+    assert f"{name} cannot be pulled: insecure protocol http" in chaski("run", name, "hello").stderr
     answer = chaski("run", name, "hello", "--insecure", "--num-predict", "2")
     assert (answer.exit_code, answer.stderr.splitlines()[0]) == (0, "pulling manifest")
     chaski("rm", name)

@@ -100,6 +100,14 @@ def test_quotes(text: str, value: str) -> None:
             '(line 3): message role must be one of "system", "user", or "assistant"',
         ),
         ("FROM x\nPARAMETER wings 2", "(line 2): unknown parameter 'wings'"),
+        (
+            "FROM x\nPARAMETER max_tokens 2",
+            "(line 2): unknown parameter 'max_tokens'; did you mean num_predict, which OpenAI's API calls",
+        ),
+        (
+            "FROM x\nPARAMETER temprature 2",
+            "(line 2): unknown parameter 'temprature'; did you mean temperature",
+        ),
         ("FROM x\nPARAMETER engine steam", "(line 2): parameter engine: invalid engine value [steam]"),
         ("FROM x\nPARAMETER", "(line 2): unknown parameter ''"),
         ("FROM x\nPARAMETER seed x", "(line 2): parameter seed: invalid int value [x]"),
