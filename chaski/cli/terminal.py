@@ -34,13 +34,25 @@ def visible(text: str) -> str:
 
 
 def wrapped(text: str, label: str = "") -> str:
-    """Format a message for stderr after a label: escaped, and wrapped at words on a terminal."""
-    text = visible(text)
+    """Format a message for stderr after a label: escaped, and wrapped at words on a terminal.
+
+    Models are named as the user typed them, instead of by their blobs.
+    """
+    text = visible(_named(text))
     if not sys.stderr.isatty():
         return text
     columns = max(shutil.get_terminal_size().columns - 1, 20)
     lines = f"{label}{text}".split("\n")
     return "\n".join(_broken(line, columns) for line in lines).removeprefix(label)
+
+
+def _named(text: str) -> str:
+    """Return a message with the names of models instead of those of their blobs."""
+    if "sha256-" not in text:
+        return text
+    from chaski.store.blob_names import with_model_names
+
+    return with_model_names(text, sys.argv[1:])
 
 
 def _broken(line: str, columns: int) -> str:
