@@ -16,6 +16,7 @@ __all__ = [
     "FOREIGN",
     "VERBS",
     "Foreign",
+    "advice",
     "equivalent",
     "near_names",
     "normalized",
@@ -198,6 +199,29 @@ _VERB_ROWS = (
     ("service", "other programs", "daemonize autostart systemd"),
     ("shard", _LLAMA, "rpc_server"),
 )
+_ADVICE_ROWS = (
+    ("it is not needed: the model's own chat template is always used", "jinja chat_template_file"),
+    ("it is not needed: without a prompt, chaski run MODEL starts a chat",
+        "-i -cnv interactive conversation interactive_first"),
+    ("it is not needed: a terminal gets colors, unless NO_COLOR is set", "-co color log_colors"),
+    ("write the path of the image into the prompt, as in ./cat.png", "image images"),
+    ("pipe the file into the command: chaski run MODEL < FILE", "-f file binary_file -bf"),
+    ("it is not needed: the server loads each model when a request names it; chaski list shows them",
+        "-m model -hf hf_repo alias served_model_name"),
+    ("it is not needed: it is always on", "-cb cont_batching metrics slots props embedding embeddings "
+        "rerank reranking enable_auto_tool_choice enable_chunked_prefill"),
+    ("it is not needed: files are mapped into memory", "mlock no_mmap mmap use_mlock load_mode -lm"),
+    ("it is not needed: the file of a model says it", "dtype trust_remote_code tool_call_parser "
+        "reasoning_parser tokenizer quantization rope_scaling rope_freq_base pooling chat_format"),
+    ("/set parameter grammar sets it in a chat", "grammar grammar_file"),
+)
+_ADVICE_VERBS = (
+    ("no account is needed; chaski pull --help and chaski push --help show the options for registries",
+        "signin signout login logout"),
+    ("start chaski serve, and set its address in the agent or editor", "launch agent claude codex"),
+    ("pip install --upgrade chaski-llm updates chaski", "update upgrade self_update"),
+    ("chaski service logs shows the log of the service", "log logs"),
+)
 _CHAT_ROWS = (
     ("/bye", "other programs", "/quit /q /logout /stop"),
     ("/load", _STUDIO, "/model"),
@@ -261,6 +285,19 @@ def equivalent(
 def _same(table: dict[str, tuple[Foreign, ...]]) -> set[tuple[str, ...]]:
     """Return the groups of chaski's own names that mean the same."""
     return {row.ours for rows in table.values() for row in rows}
+
+
+def advice(name: str, is_command: bool = False) -> str:
+    """Return what to do instead of a foreign option or command that has no counterpart, or ""."""
+    words = _words(name)
+    rows = _ADVICE_VERBS if is_command else _ADVICE_ROWS
+    return next((text for text, names in rows if words.intersection(names.split())), "")
+
+
+def _words(name: str) -> set[str]:
+    """Return the spellings of a name in the tables. One hyphen marks an abbreviation."""
+    is_short = name.startswith("-") and not name.startswith("--")
+    return {normalized(name), name} if is_short else {normalized(name)}
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:

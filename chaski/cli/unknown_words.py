@@ -8,11 +8,12 @@ from contextlib import suppress
 
 import click
 
-from chaski.suggestions import VERBS, equivalent, normalized, suggestion
+from chaski.suggestions import VERBS, advice, equivalent, normalized, suggestion
 
 __all__ = ["Commands", "missing_model", "unknown_option", "with_question"]
 
 _MODEL_COMMANDS = ("run",)
+_ANSWERING_COMMANDS = ("run", "serve")
 _MISSING = re.compile(r"model (['\"])(.+?)\1 (?:not found|to stop)")
 
 
@@ -29,6 +30,8 @@ class Commands(click.Group):
         question = suggestion(word, self.list_commands(ctx), VERBS)
         if not question and ctx.parent is None and _is_model(word):
             question = f"did you mean {ctx.command_path} run {word}?"
+        if ctx.parent is None and (instead := advice(word, is_command=True)):
+            question = f"{instead}."
         raise click.UsageError(with_question(f"No such command '{word}'.", question), ctx)
 
 
@@ -50,7 +53,10 @@ def unknown_option(error: click.NoSuchOption, words: Sequence[str]) -> click.Usa
         example = f"{error.ctx.command_path} run MODEL --context 8192"
         return click.UsageError(f"{problem} Options follow a command, as in: {example}", error.ctx)
     known = _known(error.ctx)
-    return click.UsageError(with_question(problem, suggestion(typed, known)), error.ctx)
+    is_answering = error.ctx.command.name in _ANSWERING_COMMANDS
+    instead = advice(typed) if is_answering and not equivalent(typed, known) else ""
+    text = f"{instead}." if instead else suggestion(typed, known)
+    return click.UsageError(with_question(problem, text), error.ctx)
 
 
 def missing_model(problem: str) -> str:

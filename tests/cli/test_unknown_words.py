@@ -71,6 +71,26 @@ def test_an_option_without_a_near_one_proposes_nothing() -> None:
     assert said("list", "--xyzzy") == "No such option '--xyzzy'."
 
 
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        ("run guide -i", "It is not needed: without a prompt, chaski run MODEL starts a chat."),
+        ("run guide -cnv", "It is not needed: without a prompt, chaski run MODEL starts a chat."),
+        ("run guide --jinja", "It is not needed: the model's own chat template is always used."),
+        ("run guide --image cat.png", "Write the path of the image into the prompt, as in ./cat.png."),
+        ("run guide -f prompt.txt", "Pipe the file into the command: chaski run MODEL < FILE."),
+        (
+            "serve -m guide",
+            "It is not needed: the server loads each model when a request names it; chaski list",
+        ),
+        ("signin", "No account is needed; chaski pull --help"),
+        ("launch", "Start chaski serve, and set its address in the agent or editor."),
+    ],
+)
+def test_what_has_no_counterpart_is_explained(words: str, instead: str) -> None:
+    assert instead in said(*words.split())
+
+
 def test_an_option_before_the_command_is_explained() -> None:
     assert said("-m", "guide").startswith("No such option '-m'. Options follow a command, as in: chaski run")
 
