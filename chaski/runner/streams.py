@@ -31,7 +31,8 @@ class _Progress:
         return event
 
     def __str__(self) -> str:
-        return f"{self._num_events} events read" + (", done" if self._is_done else "")
+        noun = "event" if self._num_events == 1 else "events"
+        return f"{self._num_events} {noun} read" + (", done" if self._is_done else "")
 
 
 class EventStream(Generator[Event, None, None]):
