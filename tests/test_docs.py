@@ -7,15 +7,18 @@ import inspect
 import itertools
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
 import chaski
 from chaski.chat.options import AnswerOptions
+from chaski.cli.main import chaski_command
 from chaski.model.registry import ARCHITECTURES
 from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.sample.options import SamplingOptions
@@ -172,7 +175,7 @@ def test_the_first_page_runs_as_it_is_written(
 ) -> None:
     """With a tiny model in place of the one that `chaski demo` fetches."""
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
-    for _ in create(Store(tmp_path), DEMO.name, Recipe(sources=[tiny_llama])):
+    for _ in create(Store(tmp_path), DEMO.name, Recipe(sources=[tiny_llama], parameters={"num_predict": 20})):
         pass
     page = (ROOT / "README.md").read_text()
     code, shown = re.findall(r"```python\n(from dataclasses.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)[0]
@@ -222,3 +225,31 @@ def test_the_first_page_shows_the_model_as_it_is() -> None:
 def test_the_first_page_names_every_architecture() -> None:
     part = (ROOT / "README.md").read_text().partition("## What runs today\n")[2].partition("\n## ")[0]
     assert {name for name in ARCHITECTURES if f"`{name}`" not in part} == set()
+
+
+def shown_commands(page: str) -> Iterator[list[str]]:
+    """Yield the words after `chaski` of each command in a page's blocks of a shell."""
+    blocks = re.findall(r"^```(?:console|bash|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    for line in "\n".join([*blocks, *re.findall(r"^    (\S*chaski .*)", page, re.MULTILINE)]).splitlines():
+        command = re.match(r"(?:\$ )?(?:\w+=\S* )*(?:\S+/)?chaski +([a-z].*)", line)
+        if command and line.startswith(("$ ", ".venv/", "chaski ")):
+            ends = re.split(r" (?:[#|<>&;]|&&|2>)(?= |$|/)", f" {command[1]} ")
+            yield shlex.split(ends[0].rstrip("\\ "))
+
+
+@pytest.mark.parametrize("page", TEXTS[:1] + TEXTS[4:], ids=lambda page: page.stem)
+def test_commands_of_the_pages_exist_with_their_options(page: Path) -> None:
+    outputs = ("listens on http", "version 0")
+    for words in shown_commands(page.read_text()):
+        if " ".join(words).startswith(outputs):
+            continue
+        command: click.Command = chaski_command
+        context = click.Context(command)
+        name, *rest = words
+        while isinstance(command, click.Group):
+            found = command.get_command(context, name)
+            assert found is not None, words
+            command, context = found, click.Context(found, parent=context)
+            if isinstance(command, click.Group):
+                name, *rest = rest
+        command.make_context(name, rest, parent=context, resilient_parsing=True)

@@ -46,7 +46,7 @@ step() {
     printf '%-12s %3d.%d s\n' "$name" $((took / 1000)) $((took % 1000 / 100))
 }
 page() {
-    chaski/bin/chaski serve &
+    chaski-env/bin/chaski serve &
     deadline=$(($(now) + 60000))
     until python3 -c 'from urllib.request import Request, urlopen
 page = urlopen(Request("http://127.0.0.1:11499/", headers={"Accept": "text/html"})).read()
@@ -57,9 +57,9 @@ assert b"<!doctype html>" in page.lower()' 2> page.log; do
 }
 
 export HOME=/root OLLAMA_HOST=127.0.0.1:11499
-step "venv" python3 -m venv chaski
-step "pip install" chaski/bin/pip install ./chaski-*.whl
-step "run guide" chaski/bin/chaski run guide "how do I use fewer cores?"
+step "venv" python3 -m venv chaski-env
+step "pip install" chaski-env/bin/pip install ./chaski_llm-*.whl
+step "run guide" chaski-env/bin/chaski run guide "how do I use fewer cores?"
 cat step.log
 step "serve, page" page
 printf '%-12s %3d.%d s\n' "together" $((total / 1000)) $((total % 1000 / 100))
