@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterable, Mapping
 from json import dumps
+from pathlib import Path
 from typing import Any
 
 from chaski.errors import OptionError
 from chaski.suggestions import Foreign, suggestion
 from chaski.text.parsers.json_text import load_json
 
-__all__ = ["check_roles", "read_arguments", "string_list", "text_list", "token_ids"]
+__all__ = ["check_roles", "path_text", "read_arguments", "string_list", "text_list", "token_ids"]
 
 _ROLES = ("system", "user", "assistant", "tool", "developer")
 _FOREIGN_ROLES: dict[str, tuple[Foreign, ...]] = {
@@ -42,6 +44,13 @@ def text_list(texts: Any) -> list[Any]:
     if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping):
         raise OptionError(f"the texts are {texts!r:.80}; they must be a text, or a list of texts or ids")
     return list(texts)
+
+
+def path_text(path: object, what: str) -> str:
+    """Return a path as an absolute text. Raises OptionError for anything but a text or a path."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise OptionError(f"{what} is {path!r:.80}; it must be a path")
+    return str(Path(path).absolute())
 
 
 def string_list(texts: object, what: str) -> list[str]:

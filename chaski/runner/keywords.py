@@ -5,7 +5,8 @@ Errors for unknown names propose the right ones, and say which call takes a name
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from typing import Any, TypedDict, cast, get_origin
@@ -14,10 +15,11 @@ from msgspec import Struct
 
 from chaski.chat.options import GenerateOptions
 from chaski.errors import OptionError
+from chaski.options import is_integer
 from chaski.runner.adapters.adapter_calls import AdapterFiles
 from chaski.suggestions import equivalent, suggestion
 
-__all__ = ["LoadOptions", "answer_options", "check_load_options", "plain"]
+__all__ = ["LoadOptions", "answer_options", "check_load_options", "load_options", "plain"]
 
 
 class LoadOptions(TypedDict, total=False):
@@ -42,6 +44,14 @@ class LoadOptions(TypedDict, total=False):
 
 _ANSWER = GenerateOptions.__annotations__.keys()
 _LOAD = LoadOptions.__annotations__.keys() | {"progress"}
+_TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
+    (("projector", "draft"), lambda value: isinstance(value, str | os.PathLike), "a path or a name"),
+    (("num_gpu", "main_gpu"), is_integer, "a whole number"),
+    (("kv_type",), lambda value: isinstance(value, str), "the name of a type"),
+    (("flash_attention",), lambda value: isinstance(value, bool), "True or False"),
+    (("tensor_split",), lambda value: isinstance(value, list | tuple), "a list of numbers, one for each GPU"),
+)
+"""Options whose types nothing else checks."""
 _OTHERWISE: Mapping[str, str] = {
     "stream": "stream and stream_chat return an answer in pieces",
     "n": "generate_many and chat_many take n",
@@ -67,6 +77,16 @@ def answer_options(options: Mapping[str, Any]) -> GenerateOptions:
 def check_load_options(options: Mapping[str, object], known: Iterable[str] = _LOAD) -> None:
     """Raise OptionError for a name that loading does not know."""
     _check_names(options, known, _ANSWER, "generate and chat")
+
+
+def load_options(**options: Any) -> dict[str, Any]:
+    """Return options of loading as plain values. Raises OptionError for a value of another type."""
+    found = {name: plain(value) for name, value in options.items()}
+    for names, fits, wanted in _TYPES:
+        for name in names:
+            if (value := found.get(name)) is not None and not fits(value):
+                raise OptionError(f"{name} = {value!r:.80} must be {wanted}")
+    return found
 
 
 def plain(value: Any) -> Any:

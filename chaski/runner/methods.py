@@ -10,7 +10,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from chaski.chat.adapter_choices import AdapterOption
 from chaski.chat.answer import Answer, collect
+from chaski.chat.arguments import path_text
 from chaski.chat.arguments import token_ids as checked_ids
 from chaski.chat.beams import require_whole
 from chaski.chat.formats import Message
@@ -223,6 +223,8 @@ class ModelMethods(
         `parse_special` reads the spelling of control tokens as those tokens. `images` come as in `generate`;
         a row of image k is the id -1 - k, and such ids with their images are a prompt again.
         """
+        if not isinstance(text, str):
+            raise OptionError(f"the text is {text!r:.80}; it must be a text")
         return self._tokens(Tokenize(text, add_special, parse_special), image_list(images))
 
     def detokenize(self, token_ids: Iterable[int]) -> TextT:
@@ -238,7 +240,7 @@ class ModelMethods(
         file that is no adapter for this model, GGUFError, ModelNotFoundError, OptionError, OutOfMemoryError,
         and UnsupportedError where the engine takes no adapters.
         """
-        return self._adapters(LoadAdapter(name, str(Path(path).absolute())))
+        return self._adapters(LoadAdapter(name, path_text(path, "the adapter")))
 
     def unload_adapter(self, name: str) -> AdaptersT:
         """Forget an adapter -> the remaining ones. Raises AdapterNotFoundError."""
@@ -285,7 +287,7 @@ class ModelMethods(
         else:
             request = generate_request(cast("str | Items[int]", prompt), "", options)
             call = sendable(request, image_list(images))
-        return self._state(SaveState(call, str(Path(path).absolute())))
+        return self._state(SaveState(call, path_text(path, "the file of the state")))
 
     def load_state(self, path: str | os.PathLike[str], *, cache_salt: str = "") -> StateT:
         """Load a saved state into memory, where prompts that begin with its tokens reuse it.
@@ -296,7 +298,7 @@ class ModelMethods(
         Raises FormatError for a damaged file, StateError for one that is missing, of another model or salt,
         or larger than the prefix cache may be, and UnsupportedError where the prefix cache is off.
         """
-        return self._state(LoadState(str(Path(path).absolute()), cache_salt))
+        return self._state(LoadState(path_text(path, "the file of the state"), cache_salt))
 
     @abstractmethod
     def _state(self, call: StateCall) -> StateT:

@@ -215,3 +215,44 @@ def test_the_dimensions_of_vectors(tmp_path: Path, kind: Any) -> None:
         ):
             with pytest.raises(OptionError, match=f"dimensions is {wrong}.*{message}"):
                 model.embed("x", dimensions=wrong)
+
+
+@pytest.mark.parametrize("kind", [chaski.load, chaski.Worker])
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"projector": 3}, "projector = 3 must be a path or a name"),
+        ({"draft": 3}, "draft = 3 must be a path or a name"),
+        ({"num_gpu": "all"}, "num_gpu = 'all' must be a whole number"),
+        ({"main_gpu": True}, "main_gpu = True must be a whole number"),
+        ({"kv_type": 8}, "kv_type = 8 must be the name of a type"),
+        ({"flash_attention": "yes"}, "flash_attention = 'yes' must be True or False"),
+        ({"tensor_split": 2}, "tensor_split = 2 must be a list of numbers"),
+        ({"adapters": 3}, "adapters is 3; it must be a list of paths"),
+        ({"adapters": {"one": 3}}, "adapter 'one' is 3; it must be a path"),
+    ],
+)
+def test_values_of_other_types(kind: Any, options: dict[str, Any], error: str) -> None:
+    with pytest.raises(OptionError, match=error):
+        kind("guide", **options)
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"guide"])
+def test_what_is_no_name_of_a_model(wrong: Any) -> None:
+    for kind in (chaski.load, chaski.Worker):
+        with pytest.raises(OptionError, match=r"the model is .*; it must be a path"):
+            kind(wrong)
+    with pytest.raises(OptionError, match=r"the model is .*; it must be a name"):
+        chaski.pull(wrong)
+
+
+def test_texts_and_paths_of_other_types(model: Any) -> None:
+    for call, arguments in (
+        ("tokenize", (3,)),
+        ("tokenize", (b"text",)),
+        ("load_adapter", ("name", 3)),
+        ("save_state", (3, "text")),
+        ("load_state", (3,)),
+    ):
+        with pytest.raises(OptionError, match=r"is (3|b'text'); it must be a (path|text)"):
+            getattr(model, call)(*arguments)

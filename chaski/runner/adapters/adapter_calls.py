@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from chaski.chat.arguments import path_text
 from chaski.chat.sendable import Sendable
 from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.adapters.adapter_set import AdapterInfo, AdapterSet
@@ -73,11 +74,14 @@ def adapter_files(given: AdapterFiles | None) -> dict[str, str]:
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return {name: str(Path(path).absolute()) for name, path in given.items()}
+        return {name: path_text(path, f"adapter {name!r:.80}") for name, path in given.items()}
     found: dict[str, str] = {}
+    if not isinstance(given, Iterable | str | os.PathLike):
+        raise OptionError(f"adapters is {given!r:.80}; it must be a list of paths, or {{name: path}}")
     for path in [given] if isinstance(given, str | os.PathLike) else given:
-        name = Path(path).stem
+        whole = path_text(path, "an adapter")
+        name = Path(whole).stem
         if name in found:
             raise OptionError(f"two adapters are called {name!r:.80}; give them as {{name: path}}")
-        found[name] = str(Path(path).absolute())
+        found[name] = whole
     return found

@@ -23,7 +23,7 @@ from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.engine.engine import Engine
 from chaski.runner.generation.sequence_builder import LoadedModel
-from chaski.runner.keywords import check_load_options, plain
+from chaski.runner.keywords import check_load_options, load_options, plain
 from chaski.runner.llm import LLM
 from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.engine_choice import (
@@ -124,24 +124,25 @@ def load(
     started = perf_counter()
     check_load_options(unknown)
     check_progress(progress)
+    options = load_options(
+        projector=projector,
+        threads=threads,
+        context=context,
+        parallel=parallel,
+        num_batch=num_batch,
+        kv_type=kv_type,
+        flash_attention=flash_attention,
+        draft=draft,
+        num_gpu=num_gpu,
+        main_gpu=main_gpu,
+        tensor_split=tensor_split,
+    )
+    prompt_cache = plain(prompt_cache)
     found = model if isinstance(model, OpenedModel) else find_or_pull(model, progress is True)
     opened = found if isinstance(found, OpenedModel) else OpenedModel.of(found)
     _require_native(opened, check_engine(engine) or opened.defaults.engine, projector)
     check_tokenizer(opened.file)
-    asked = PartOptions(
-        projector=projector,
-        threads=plain(threads),
-        context=plain(context),
-        parallel=plain(parallel),
-        num_batch=plain(num_batch),
-        kv_type=kv_type,
-        flash_attention=flash_attention,
-        draft=draft,
-        num_gpu=plain(num_gpu),
-        main_gpu=plain(main_gpu),
-        tensor_split=plain(tensor_split),
-    )
-    parts = ModelParts.of(opened, asked)
+    parts = ModelParts.of(opened, PartOptions(**options))
     if opened.found.adapters and pooling_number(opened.file):
         raise UnsupportedError(
             f"{opened.file.path}: adapters of a model that makes vectors are not supported"

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from chaski.errors import ModelNotFoundError
+from chaski.chat.arguments import path_text
+from chaski.errors import ModelNotFoundError, OptionError
 from chaski.names import Digest, ModelName
 from chaski.pasted import pasted_name
 from chaski.store.model import StoredModel, find_model
@@ -41,6 +42,8 @@ def pull(model: str, *, insecure: bool = False, progress: ProgressOption = False
     from chaski.store.http import Access
     from chaski.store.store import Store
 
+    if not isinstance(model, str):
+        raise OptionError(f"the model is {model!r:.80}; it must be a name")
     name = ModelName.parse(pasted_name(model))
     hosts = frozenset({*Environment.read().private_registries, name.host.lower()})
     steps = store_pull.pull(Store.default(), name, Access(insecure, hosts))
@@ -54,7 +57,9 @@ def find_or_pull(model: str | os.PathLike[str], progress: bool = False) -> Store
 
     `progress` draws a bar of the pull.
     """
-    if isinstance(model, str) and "://" in model:
+    if not isinstance(model, str):
+        path_text(model, "the model")
+    elif "://" in model:
         model = pasted_name(model)
     try:
         return find_model(model)

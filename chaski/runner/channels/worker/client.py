@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Unpack
 
+from chaski.chat.arguments import path_text
 from chaski.chat.several import ProgressOption, check_progress
 from chaski.errors import ChaskiError, WorkerError
 from chaski.names import check_engine
@@ -20,7 +21,7 @@ from chaski.runner.channels.messages import CallHandle, Describe, Info, ModelCal
 from chaski.runner.channels.worker.codec import Load, encode_call, protocol
 from chaski.runner.channels.worker.open_calls import InFlight
 from chaski.runner.channels.worker.process import Process
-from chaski.runner.keywords import LoadOptions, check_load_options, plain
+from chaski.runner.keywords import LoadOptions, check_load_options, load_options
 from chaski.runner.use_guard import UseGuard
 
 __all__ = ["LoadOptions", "Worker"]
@@ -49,8 +50,8 @@ class Worker(ChannelMethods):
         check_load_options(options)
         check_engine(options.get("engine"))
         check_progress(progress)
-        self._model = model if isinstance(model, str) else f"{Path(model).absolute()}"
-        self._options: dict[str, Any] = {name: plain(value) for name, value in options.items()}
+        self._model = model if isinstance(model, str) else path_text(model, "the model")
+        self._options: dict[str, Any] = load_options(**options)
         if "adapters" in options:
             self._options["adapters"] = adapter_files(options["adapters"])
         self._progress = progress

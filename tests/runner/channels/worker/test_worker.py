@@ -128,7 +128,7 @@ def test_values_of_another_type_end_no_process(worker: Worker) -> None:
     pid = worker.pid
     with pytest.raises(OptionError, match="think is 5: expected `bool"):
         worker.chat(QUESTION, think=text)
-    with pytest.raises(OptionError, match="text is 5: expected `str`"):
+    with pytest.raises(OptionError, match="the text is 5; it must be a text"):
         worker.tokenize(text)
     with pytest.raises(OptionError, match="truncate is 5: expected `bool`"):
         worker.embed("a", truncate=text)
