@@ -148,3 +148,21 @@ def test_results_of_calls_go_back(faked: anthropic.Anthropic, script: Script) ->
     faked.messages.create(model="thinker", messages=history, max_tokens=5, tools=[TOOL])
     prompt = bytes([call for call in script.asked if isinstance(call, Generate)][-1].prompt).decode()
     assert '[assistant]{"city": "x"}[tool]sunny[user]thanks[assistant]' in prompt
+
+
+def test_models_in_anthropics_form(client: anthropic.Anthropic, server: Running) -> None:
+    """Its clients send their version; all others get OpenAI's form."""
+    names = [each["id"] for each in server.get("/v1/models").json["data"]]
+    page = client.models.list()
+    assert ([each.id for each in page], page.first_id, page.last_id) == (names, names[0], names[-1])
+    assert not page.has_more
+    found = client.models.retrieve("guide")
+    assert (found.type, found.id, found.display_name, found.lifecycle) == (
+        "model",
+        "guide",
+        "guide",
+        "active",
+    )
+    assert found.created_at.year >= 2024
+    with pytest.raises(anthropic.NotFoundError, match="not found"):
+        client.models.retrieve("nobody")

@@ -109,6 +109,7 @@ def test_properties_and_slots(server: Running) -> None:
     assert props["default_generation_settings"]["n_ctx"] > 100
     assert props["modalities"] == {"vision": False, "audio": False}
     assert props["chat_template"]
+    assert props["chat_template_caps"] == {"supports_tools": False, "supports_tool_calls": False}
     slots = server.get("/slots?model=guide").json
     assert [slot["id"] for slot in slots] == list(range(8))
     assert not any(slot["is_processing"] for slot in slots)

@@ -156,3 +156,14 @@ def test_connections_beyond_the_limit(tmp_path: Path) -> None:
     assert head.startswith(b"HTTP/1.1 503")
     assert f"Content-Length: {len(body)}".encode() in head
     assert b"CHASKI_MAX_CONNECTIONS" in body
+
+
+def test_a_client_that_tries_a_web_socket_first(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """Codex does so. The log must not advise to install a package, since the server uses none."""
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    reply = server.get("/v1/responses", **upgrade)
+    assert (reply.status, openai_text(reply)) == (
+        405,
+        "there is no GET /v1/responses; /v1/responses takes POST",
+    )
+    assert caplog.records == []

@@ -10,7 +10,7 @@ HARMLESS: frozenset[str] = frozenset(
     (
         # The client's identity, for accounts and statistics, which this server does not have.
         *("user", "metadata", "safety_identifier", "request_id", "user_profile_id", "workspace_id"),
-        *("billing_policy", "fallback_credit_token", "betas", "diagnostics"),
+        *("billing_policy", "fallback_credit_token", "betas", "diagnostics", "client_metadata"),
         # Where and how soon the answer is computed, and whether it is stored; the answer stays the same.
         *("service_tier", "priority", "speed", "inference_geo", "fallbacks", "prediction", "store"),
         *("id_slot", "n_cache_reuse", "backend_sampling", "embedding_only"),

@@ -111,7 +111,7 @@ async def props(http: HTTPRequest) -> Reply:
     if not loaded:
         raise OptionError("no such model is in memory; send it a request first")
     _, info = await asyncio.to_thread(http.services.catalog.look_up, loaded[0].name)
-    sources = info.sources
+    sources, capabilities = info.sources, loaded[0].info.capabilities
     return {
         "default_generation_settings": {
             "n_ctx": loaded[0].info.context,
@@ -122,6 +122,10 @@ async def props(http: HTTPRequest) -> Reply:
         "model_path": loaded[0].name,
         "modalities": {"vision": info.sees(loaded[0].info.engine), "audio": False},
         "chat_template": sources.go or sources.jinja or "",
+        "chat_template_caps": {
+            "supports_tools": "tools" in capabilities,
+            "supports_tool_calls": "tools" in capabilities,
+        },
         "bos_token": sources.bos,
         "eos_token": sources.eos,
         "build_info": f"chaski {__version__}",

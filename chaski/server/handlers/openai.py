@@ -1,8 +1,7 @@
-"""OpenAI's API: chat completions, completions, embeddings, models."""
+"""OpenAI's API: chat completions, completions, embeddings."""
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 
 from msgspec.structs import replace
@@ -12,9 +11,8 @@ from chaski.server.answering.several import merged, repeated, wholes
 from chaski.server.dialects import openai
 from chaski.server.http.api import sse
 from chaski.server.http.endpoint import HTTPRequest, Reply, Stream
-from chaski.server.models.adapter_table import ServedAdapter
 
-__all__ = ["chat", "completions", "embeddings", "model", "models"]
+__all__ = ["chat", "completions", "embeddings"]
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -52,31 +50,6 @@ async def embeddings(http: HTTPRequest) -> Reply:
     request, in_base64 = await http.read(openai.read_embeddings, http.body)
     found = await http.services.vectors.embed(request, http.client)
     return openai.embeddings(request.model, found.rows, found.num_tokens, in_base64)
-
-
-async def models(http: HTTPRequest) -> Reply:
-    """List the models of the store and the loaded adapters. An adapter has its model as `parent`."""
-    entries = await asyncio.to_thread(http.services.catalog.store.entries)
-    data = [_model(entry.name.short, entry.modified, entry.name.namespace) for entry in entries]
-    return {"object": "list", "data": [*data, *map(_adapter, http.services.adapters.all)]}
-
-
-async def model(http: HTTPRequest) -> Reply:
-    """Describe a model or an adapter."""
-    label = http.request.path_params["model"]
-    found = await asyncio.to_thread(http.services.catalog.find, label)
-    if found.adapter is not None:
-        return {**_adapter(found.adapter), "id": label}
-    return _model(label, found.entry.modified, found.name.namespace)
-
-
-def _model(name: str, created: float, owner: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
-
-
-def _adapter(adapter: ServedAdapter) -> dict[str, object]:
-    shown = _model(adapter.name, adapter.created, adapter.base.namespace)
-    return {**shown, "parent": adapter.base.short, "root": adapter.path.name}
 
 
 async def _chunks(answers: list[ServiceEvents], chunks: openai.Chunks, has_usage: bool) -> Stream:

@@ -114,6 +114,9 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._watch()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing about a client that tries a WebSocket first. Its request is answered over HTTP."""
+
     def pause_writing(self) -> None:
         """Let the answer wait until the client has read more."""
         super().pause_writing()
