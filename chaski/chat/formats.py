@@ -37,6 +37,8 @@ FillInTokens: TypeAlias = tuple[str, str, str]
 """Control tokens of a file, placed before the prompt, the suffix and the answer."""
 
 _NOTHING: Mapping[str, Any] = {}
+# The name that Seed-OSS reads.
+_BUDGET = "thinking_budget"
 _OLLAMA_KEYS = ("thinking", "tool_calls", "tool_name", "images")
 
 
@@ -89,6 +91,10 @@ class ChatFormat(Struct, frozen=True):
             )
         before, behind, between = tokens
         return f"{before}{prompt}{behind}{suffix}{between}"
+
+    def budget_variables(self, budget: int | None) -> Mapping[str, Any]:
+        """Return the variables that tell a template the largest number of tokens of thoughts, if it asks."""
+        return _NOTHING
 
     def end_of_thought(self, lead: Lead) -> str:
         """Return the text between a thought and the answer, as the template writes it, or else the family."""
@@ -181,6 +187,10 @@ class JinjaFormat(ChatFormat, frozen=True):
 
     def knows_role(self, role: str) -> bool:
         return _knows_role(self.template, role)
+
+    def budget_variables(self, budget: int | None) -> Mapping[str, Any]:
+        asks = _BUDGET in (self.source or "") and self.template and _BUDGET in self.template.variables
+        return {_BUDGET: budget} if asks and budget is not None else _NOTHING
 
     def end_of_thought(self, lead: Lead) -> str:
         return _shown_end(self.template, lead.closing) or ChatFormat.end_of_thought(self, lead)

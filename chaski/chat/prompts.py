@@ -267,13 +267,16 @@ class PromptBuilder(PromptEncoder):
         if tools and chat_format.source is not None and "tools" not in chat_format.capabilities:
             raise UnsupportedError(f"{name} does not support tools: its chat template leaves them out")
         check_roles(request.messages, chat_format.knows_role)
+        effort = effort_of(request.think)
         options = merged_options(self.defaults.options, request.options)
-        asked = False if options.get("reasoning_budget") == 0 else template_level(request.think)
+        budget = options.get("reasoning_budget", None if effort is None else effort.budget)
+        variables = {**chat_format.budget_variables(budget), **request.variables}
+        asked = False if budget == 0 else template_level(request.think)
         think = chat_format.thinking(asked)
         if think and "thinking" not in chat_format.capabilities:
             raise OptionError(f'"{name}" does not support thinking')
         messages = self.defaults.conversation(request.messages)
-        return Conversation(chat_format, messages, tools, think, request.variables)
+        return Conversation(chat_format, messages, tools, think, variables)
 
     def _written(self, conversation: Conversation, request: Chat, images: Items[Image]) -> tuple[str, Prompt]:
         """Return the text and the prompt of a conversation, after tokens of an earlier one."""

@@ -109,3 +109,15 @@ def test_levels_are_words_with_numbers() -> None:
     off = effort_of(False)
     assert off is not None
     assert off.budget_of(100) == 0
+
+
+def test_a_template_that_asks_for_the_number_gets_it() -> None:
+    source = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}|{{ thinking_budget | default('-') }}|"
+        "{{ enable_thinking }}|<think>"
+    )
+    chat_format = choose_chat_format(TemplateSources("test", "llama", source))
+    assert chat_format.budget_variables(700) == {"thinking_budget": 700}
+    assert chat_format.budget_variables(None) == {}
+    plain = choose_chat_format(TemplateSources("test", "llama", "{{ messages[0].content }}<think>"))
+    assert plain.budget_variables(700) == {}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import chaski
+from chaski.chat.requests import Chat
 from chaski.errors import OptionError
 from tests.speaking_llama import write_speaking_llama
 from tests.tiny_llama import write_tiny_llama
@@ -144,6 +145,27 @@ def test_the_closing_text_must_be_spelled(speaker: chaski.LLM) -> None:
     prefix = {"opening": "<t>", "closing": "\udc80", "is_open": True}
     with pytest.raises(OptionError, match="cannot spell the end of a thought"):
         speaker.generate("x", format_thought=prefix, reasoning_budget=3)
+
+
+def test_a_template_that_asks_for_the_number_gets_it(folder: Path) -> None:
+    """As that of Seed-OSS."""
+    template = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}|{{ thinking_budget | default('-') }}|"
+        "{{ enable_thinking }}|<think>"
+    )
+    with chaski.load(write_tiny_llama(folder / "seed.gguf", chat_template=template), threads=1) as model:
+        texts = [
+            model.prompts.conversation_text(Chat(tuple(asked("x")), (), {**options}, think=think))
+            for options, think in (
+                ({}, None),
+                ({"reasoning_budget": 700}, "high"),
+                ({}, "low"),
+                ({}, False),
+                ({"reasoning_budget": 0}, None),
+            )
+        ]
+    ends = ["-|True", "700|True", "1024|True", "0|False", "0|False"]
+    assert texts == [f"x|{end}|<think>" for end in ends]
 
 
 # ---- a random model, whose thoughts are letters ----
