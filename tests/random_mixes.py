@@ -387,7 +387,9 @@ def _words(model: chaski.LLM) -> list[str]:
     """Return the texts of single tokens that texts begin with as well as contain."""
     words = {token: model.detokenize([token]) for token in range(5, 60)}
     return [
-        word for token, word in words.items() if word.strip() == word and model.tokenize(word)[-1:] == [token]
+        word
+        for token, word in words.items()
+        if word and word.strip() == word and model.tokenize(word)[-1:] == [token]
     ]
 
 

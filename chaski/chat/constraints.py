@@ -36,8 +36,8 @@ def with_prefix(
     is_limited = has_budget(options) or effort is not None
     if lead is None or is_search(options) or not (is_limited or is_constrained(options)):
         return {}
-    end = chat_format.end_of_thought(lead) if is_limited else ""
-    return {"format_thought": {**asdict(lead), "end": end, "may_call": may_call}}
+    limited = {"end": chat_format.end_of_thought(lead), "may_call": may_call} if is_limited else {}
+    return {"format_thought": {**asdict(lead), **limited}}
 
 
 def has_budget(options: Mapping[str, Any]) -> bool:

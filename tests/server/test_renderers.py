@@ -150,7 +150,8 @@ def test_a_format_holds_behind_the_thinking(server: Running) -> None:
     tags = {"opening": "<think>", "closing": "</think>", "header": "", "is_open": True, "repeats": False}
     assert lead("qwen3.5", HELLO) == tags
     assert lead("qwen3.5", HELLO, think=False) is None
-    assert lead("olmo3-think", HELLO, think=False) == tags
+    ended = {"end": "\n</think>\n\n", "may_call": False}
+    assert lead("olmo3-think", HELLO, think=False) == tags | ended
     thought = {"role": "assistant", "content": "", "thinking": "Hm"}
     assert lead("qwen3.5", HELLO, thought) == tags
     assert lead("qwen3.5", HELLO, thought | {"content": "JSON: "}) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -144,7 +144,7 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         marker = self._server.media_marker
         may_share = self._may_share(prepared.limits.cache_salt)
 
-        def ask(part: Prepared) -> Iterator[Mapping[str, Any]]:
+        def ask(part: Prepared) -> Generator[Mapping[str, Any], None, None]:
             body = completion(part, may_share, self._spellings, marker)
             return self._server.stream("/completion", body, task.opened)
 

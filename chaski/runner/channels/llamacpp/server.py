@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
@@ -98,7 +98,7 @@ class LlamaServer:
 
     def stream(
         self, path: str, body: Mapping[str, Any], opened: Callable[[socket.socket], None]
-    ) -> Iterator[Mapping[str, Any]]:
+    ) -> Generator[Mapping[str, Any], None, None]:
         """Yield the pieces of an answer. `opened` receives the socket: shutting it down ends the answer."""
         with closing(self._connection()) as connection:
             connection.connect()

@@ -6,7 +6,7 @@ which budgets a version of llama.cpp knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ from chaski.sample.thought_budget import ThoughtBudget, ends_of_thought, without
 __all__ = ["limited_pieces"]
 
 _Piece: TypeAlias = Mapping[str, Any]
-_Ask: TypeAlias = Callable[[Prepared], Iterator[_Piece]]
+_Ask: TypeAlias = Callable[[Prepared], Generator[_Piece, None, None]]
 _Encode: TypeAlias = Callable[[str], Sequence[int]]
 # It stands for all tokens that end a thought.
 _END = -1
