@@ -342,14 +342,15 @@ class Mix:
 
         The words of a constrained answer must not look like the beginning of a thought.
         """
-        opening, closing, header = (str(word) for word in self.random.choice(self.words, 3))
+        places = self.random.integers(len(self.words), size=3)
+        opening, closing, header = (self.words[place] for place in places)
         thought = {
             "opening": opening,
             "closing": closing,
             "header": header if self.random.random() < 0.5 else "",
             "is_open": is_constrained or self.random.random() < 0.5,
             "repeats": not is_constrained and self.random.random() < 0.5,
-            "end": str(self.random.choice(("", closing + header))),
+            "end": closing + header if self.random.random() < 0.5 else "",
         }
         count = int(self.random.choice((0, 1, 5, self.random.integers(self.context))))
         return {"reasoning_budget": count, "format_thought": thought}
