@@ -115,8 +115,11 @@ def test_questions_at_the_same_time_become_branches(fake: Running, open_page: Op
 
 def test_changes_of_different_things_join(fake: Running, open_page: Open) -> None:
     first, second = two_tabs(fake, open_page)
-    first.get_by_role("button", name="Settings").click()
+    for page in first, second:
+        page.get_by_role("button", name="Settings").click()
     first.get_by_label("Seed").fill("42")
+    second.get_by_label("Top k").fill("7")
+    second.get_by_role("button", name="Close the settings").click()
     second.get_by_role("button", name="Rename one").click()
     second.get_by_label("Name of the conversation").fill("Roads")
     second.keyboard.press("Enter")
@@ -125,6 +128,7 @@ def test_changes_of_different_things_join(fake: Running, open_page: Open) -> Non
     second.get_by_role("heading", name="Roads").wait_for()
     second.get_by_role("button", name="Settings").click()
     assert second.get_by_label("Seed").input_value() == "42"
+    assert second.get_by_label("Top k").input_value() == "7"
 
 
 def test_a_deleted_conversation_stays_deleted(

@@ -1,8 +1,8 @@
 import { useEffect, useState } from "preact/hooks";
 
-import { begin, changeHead, current, currentId, put } from "../conversations/store";
+import { begin, changeHead, changeSettings, current, currentId, put } from "../conversations/store";
 import { openCalls, path } from "../conversations/tree";
-import type { Head } from "../conversations/types";
+import type { Head, Settings } from "../conversations/types";
 import { models, modelsProblem } from "../models/list";
 import { MemoryWarning } from "../models/MemoryNeeds";
 import { isMenuOpen } from "../shell/Frame";
@@ -26,6 +26,8 @@ export function ChatPage() {
   const model = shown.model || localStorage.getItem(LAST_MODEL) || models.value[0]?.name || "";
   const change = (fields: Partial<Head>) =>
     conversation ? changeHead(conversation.id, fields) : setFresh({ ...fresh, ...fields });
+  const set = (settings: Settings) =>
+    conversation ? changeSettings(conversation.id, conversation.settings, settings) : setFresh({ ...fresh, settings });
   const place = currentId.value ?? "new";
   const turns = path(shown);
   const last = turns.at(-1);
@@ -36,8 +38,8 @@ export function ChatPage() {
 
   const send = (question: Question) => {
     localStorage.setItem(LAST_MODEL, model);
-    if (conversation) changeHead(conversation.id, { model });
-    else put({ ...fresh, model }, false);
+    if (!conversation) put({ ...fresh, model }, false);
+    else if (conversation.model !== model) changeHead(conversation.id, { model });
     askQuestion(shown.id, shown.leaf, question, model);
     location.hash = `#/chat/${shown.id}`;
   };
@@ -50,14 +52,7 @@ export function ChatPage() {
           <Icon name="sliders" />
         </button>
       </div>
-      {isOpen && (
-        <SettingsPanel
-          model={model}
-          settings={shown.settings}
-          onChange={(settings) => change({ settings })}
-          onClose={() => setOpen(false)}
-        />
-      )}
+      {isOpen && <SettingsPanel model={model} settings={shown.settings} onChange={set} onClose={() => setOpen(false)} />}
       <Scroller isRunning={isRunning}>
         {turns.length ? (
           turns.map((turn) => <Turn key={turn.id} conversation={shown} message={turn} isLast={turn === last} />)
@@ -69,7 +64,7 @@ export function ChatPage() {
       <MemoryWarning
         model={model}
         context={shown.settings.num_ctx}
-        onContext={(num_ctx) => change({ settings: { ...shown.settings, num_ctx } })}
+        onContext={(num_ctx) => set({ ...shown.settings, num_ctx })}
       />
       <Composer key={place} place={place} isRunning={isRunning} canSend={!!model} onSend={send} onStop={end} />
     </>

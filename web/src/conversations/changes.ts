@@ -1,6 +1,6 @@
 // Changes of a conversation. A change names only what it sets, so that it joins the changes of other tabs.
 import { path, withLeaf } from "./tree";
-import type { Conversation, Head, Message } from "./types";
+import type { Conversation, Head, Message, Settings } from "./types";
 
 /** The answer that a message waits for, and the tab that receives it. */
 export type Receipt = Required<Pick<Message, "answerId" | "receiver">>;
@@ -16,6 +16,7 @@ export interface Change {
   /** The conversation does not exist yet, and `head` is complete. */
   isNew?: boolean;
   head?: Partial<Head>;
+  settings?: Partial<Settings>;
   added?: Message[];
   edits?: Edit[];
   removed?: string[];
@@ -32,7 +33,9 @@ export function joined(a: Change, b: Change): Change {
     if (last && isSame(last.only, edit.only)) edits[place] = { ...edit, fields: { ...last.fields, ...edit.fields } };
     else edits.push(edit);
   }
-  return { isNew: a.isNew || b.isNew, head: { ...a.head, ...b.head }, added, edits, removed };
+  const head = { ...a.head, ...b.head };
+  const settings = { ...a.settings, ...b.settings };
+  return { isNew: a.isNew || b.isNew, head, settings, added, edits, removed };
 }
 
 export function applied(conversation: Conversation, change: Change): Conversation {
@@ -43,7 +46,18 @@ export function applied(conversation: Conversation, change: Change): Conversatio
     if (message) messages[edit.id] = edited(message, edit);
   }
   for (const id of change.removed ?? []) delete messages[id];
-  return { ...conversation, ...change.head, messages };
+  return { ...conversation, ...withHead(conversation, change), messages };
+}
+
+export function withHead(head: Head | undefined, change: Change): Head {
+  const all = { ...head, ...change.head } as Head;
+  return { ...all, settings: { ...all.settings, ...change.settings } };
+}
+
+/** The settings that `after` sets, changes or leaves out. */
+export function changedSettings(before: Settings, after: Settings): Partial<Settings> {
+  const names = Object.keys({ ...before, ...after }) as (keyof Settings)[];
+  return Object.fromEntries(names.filter((name) => before[name] !== after[name]).map((name) => [name, after[name]]));
 }
 
 export function edited(message: Message, { fields, only }: Edit): Message {

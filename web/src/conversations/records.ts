@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import { type DBSchema, type IDBPDatabase, type IDBPTransaction, openDB } from "idb";
 
-import { type Change, edited, isSame, type Receipt } from "./changes";
+import { type Change, edited, isSame, type Receipt, withHead } from "./changes";
 import { thisTab } from "./tabs";
 import { withLeaf } from "./tree";
 import type { Conversation, Head, Message } from "./types";
@@ -103,19 +103,20 @@ export async function readOne(id: string, known: (messageId: string) => boolean)
 }
 
 /** Writes a change. Returns false if the conversation was deleted. Writes no conversation that is new but exists. */
-export async function write(id: string, { isNew, head, added, edits, removed }: Change): Promise<boolean> {
+export async function write(id: string, change: Change): Promise<boolean> {
+  const { isNew, added = [], edits = [], removed = [] } = change;
   const transaction = (await database()).transaction(STORES, "readwrite");
   const heads = transaction.objectStore("conversations");
   const messages = transaction.objectStore("messages");
   const found = await heads.get(id);
   if (!found === !isNew) return !!found;
-  if (head) await heads.put({ ...found, ...head } as Head);
-  await Promise.all((added ?? []).map((message) => messages.put({ ...message, conversation: id })));
-  for (const edit of edits ?? []) {
+  await heads.put(withHead(found, change));
+  await Promise.all(added.map((message) => messages.put({ ...message, conversation: id })));
+  for (const edit of edits) {
     const message = await messages.get([id, edit.id]);
     if (message) await messages.put({ ...edited(message, edit), conversation: id });
   }
-  await Promise.all((removed ?? []).map((key) => messages.delete([id, key])));
+  await Promise.all(removed.map((key) => messages.delete([id, key])));
   await transaction.done;
   return true;
 }

@@ -2,11 +2,11 @@
 import { computed, signal } from "@preact/signals";
 
 import { newId } from "../ids";
-import { applied, type Change, isSame, joined, type Receipt, withShownBranch } from "./changes";
+import { applied, type Change, changedSettings, isSame, joined, type Receipt, withShownBranch } from "./changes";
 import * as records from "./records";
 import { hearTabs, tell, thisTab } from "./tabs";
 import { leafWithout } from "./tree";
-import type { Conversation, Head, Message } from "./types";
+import type { Conversation, Head, Message, Settings } from "./types";
 
 /** Milliseconds after which the growing text of an answer is saved, and seen by other tabs. */
 const SAVE_AFTER = 400;
@@ -71,6 +71,11 @@ export function putAll(many: Conversation[]): void {
 
 export function changeHead(id: string, head: Partial<Head>): void {
   change(id, { head });
+}
+
+/** Changes those settings in which `after` differs from `before`. */
+export function changeSettings(id: string, before: Settings, after: Settings): void {
+  change(id, { settings: changedSettings(before, after) });
 }
 
 /** Adds messages to a conversation, and shows the branch that ends with `leaf`. */

@@ -50,7 +50,7 @@ export function App() {
   return (
     <Frame title={title}>
       {storageProblem.value && (
-        <p class="problem" role="alert">
+        <p class="problem notice" role="alert">
           {storageProblem.value}{" "}
           {isOutdated.value && (
             <button type="button" onClick={() => location.reload()}>

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { applied, type Change, joined, withShownBranch } from "../../src/conversations/changes";
+import { applied, type Change, changedSettings, joined, withShownBranch } from "../../src/conversations/changes";
 import type { Conversation, Message } from "../../src/conversations/types";
 
 const message = (id: string, parent: string | null, more: Partial<Message> = {}): Message => ({
@@ -22,6 +22,8 @@ const waits = { answerId: "x", receiver: "tab" };
 const START = conversation("b", message("a", null), message("b", "a", waits));
 const CHANGES: [string, Change][] = [
   ["a title", { head: { title: "T" } }],
+  ["a setting", { settings: { seed: 1, top_k: undefined } }],
+  ["another setting", { settings: { top_k: 2 } }],
   ["a branch", { head: { leaf: "c" }, added: [message("c", "a")] }],
   ["a text", { edits: [{ id: "b", fields: { content: "text" } }] }],
   ["a received text", { edits: [{ id: "b", fields: { content: "received" }, only: waits }] }],
@@ -45,8 +47,13 @@ test("joined changes do the same as one after the other", () => {
   }
 });
 
+test("a change of settings names only what differs", () => {
+  assert.deepEqual(changedSettings({ seed: 1, top_k: 2 }, { seed: 1, top_k: 3, min_p: 0 }), { top_k: 3, min_p: 0 });
+  assert.deepEqual(changedSettings({ seed: 1, top_k: 2 }, { top_k: 2 }), { seed: undefined });
+});
+
 test("what a tab receives does not change a message that waits no longer, or for another tab", () => {
-  const received = CHANGES[3]![1];
+  const received = CHANGES.find(([name]) => name === "a received text")![1];
   for (const now of [{}, { answerId: "y", receiver: "tab" }, { answerId: "x", receiver: "other" }]) {
     const before = conversation("a", message("b", null, now));
     assert.deepEqual(applied(before, received), before);
