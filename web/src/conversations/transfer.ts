@@ -1,5 +1,5 @@
 // Exports conversations to a file, and imports them again, or those of other programs.
-import type { Read } from "../imports/read";
+import type { Read } from "../imports/conversations";
 import { models } from "../models/list";
 import { conversations, putAll } from "./store";
 import type { Conversation } from "./types";
@@ -43,7 +43,7 @@ export function download(chosen: Conversation[], name: string): void {
  */
 export async function importFiles(files: File[], onProgress: (text: string) => void = () => {}): Promise<string> {
   // Most people never import, so the code that reads other programs' files is loaded with the first import.
-  const { readConversations } = await import("../imports/read");
+  const { readConversations } = await import("../imports/conversations");
   const read: Read = { conversations: [], unread: 0, missing: [] };
   for (const file of files) {
     const found = await readConversations(file, (count) => onProgress(`Reading ${file.name}: ${count} conversations`));

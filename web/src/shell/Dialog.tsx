@@ -24,7 +24,7 @@ export function Dialog(props: DialogProps) {
         props.onClose?.();
       }}
     >
-      <h2 dir="auto">{props.title}</h2>
+      <h2>{props.title}</h2>
       {props.children}
     </dialog>
   );
@@ -33,7 +33,7 @@ export function Dialog(props: DialogProps) {
 export function Question(props: { title: string; text: string; yes: string; onYes: () => void; onClose: () => void }) {
   return (
     <Dialog title={props.title} onClose={props.onClose}>
-      <p dir="auto">{props.text}</p>
+      <p>{props.text}</p>
       <div class="row end">
         <button type="button" onClick={props.onClose}>
           Cancel

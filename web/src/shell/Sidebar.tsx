@@ -130,7 +130,7 @@ function Entry({ conversation }: { conversation: Conversation }) {
       {asks && (
         <Question
           title="Delete this conversation?"
-          text={`“${title}” is only in this browser, and will be gone.`}
+          text={`“${isolated(title)}” is only in this browser, and will be gone.`}
           yes="Delete"
           onYes={() => void remove(conversation.id)}
           onClose={() => setAsks(false)}
@@ -138,6 +138,11 @@ function Entry({ conversation }: { conversation: Conversation }) {
       )}
     </li>
   );
+}
+
+/** A name inside of a sentence of the page, whatever its direction. */
+function isolated(name: string): string {
+  return `\u2068${name}\u2069`;
 }
 
 function matches(conversation: Conversation, wanted: string): boolean {

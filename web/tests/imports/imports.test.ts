@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { path } from "../../src/conversations/tree";
 import type { Conversation } from "../../src/conversations/types";
-import { readConversations } from "../../src/imports/read";
+import { readConversations } from "../../src/imports/conversations";
 import { zipped } from "./zipped";
 
 const PNG = Buffer.from(
