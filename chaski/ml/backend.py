@@ -75,12 +75,14 @@ class CPUOptions(Struct, frozen=True):
     `variants`: `measured` takes the kernel variants that are the fastest on this machine, `first` takes the
     first variant of each kernel, and `random:SEED` takes random ones.
     `trace`: records the runs of all plans.
+    `grows`: memory for keys and values is taken when tokens first use it, not when the model is loaded.
     """
 
     threads: int | None = None
     isa: str = "auto"
     variants: str = "first"
     trace: PlanTrace | None = None
+    grows: bool = False
 
 
 class NodesOptions(Struct, frozen=True):

@@ -26,8 +26,9 @@ def graph_digest(graph: Graph) -> bytes:
     for node in graph.nodes:
         operands = [_operand(operand, numbers) for operand in node.operands]
         attributes = [(name, _value(value)) for name, value in sorted(node.attributes.items())]
-        cells = {operand.cells for operand in node.operands if isinstance(operand, KVBuffer)}
-        shape = ["cells" if size in cells else _value(size) for size in node.shape]
+        shape = [_value(size) for size in node.shape]
+        if any(isinstance(each, KVBuffer) and node.shape[:1] == (each.cells,) for each in node.operands):
+            shape[0] = "cells"  # a head may have as many elements as there are cells
         found.update(repr((node.op, operands, shape, node.dtype.value, attributes)).encode())
     found.update(repr(sorted((name, numbers[node]) for name, node in graph.outputs.items())).encode())
     return found.digest()

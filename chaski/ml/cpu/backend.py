@@ -28,6 +28,7 @@ from chaski.ml.cpu.adapter_slots import CPUAdapterSlots
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import Computing, CPUPlan
+from chaski.ml.cpu.small_pages import SmallPages
 from chaski.ml.cpu.stored_cells import StoredCells
 from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.cpu.weight_files import StoredMatrix, laid_out_type
@@ -77,6 +78,7 @@ class CPUBackend:
         self._vector_memory: _native.Weights | None = None
         self._matrices: list[StoredMatrix] = []
         self._vectors: list[tuple[Weight, TensorInfo, Vector]] = []
+        self._small_pages = SmallPages()
         self._untouched: list[_native.KVStorage | CPUPlan] = []
         self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
         self._file_bytes = 0
@@ -130,6 +132,7 @@ class CPUBackend:
         return _native.Weights(size, shared.descriptor)
 
     def load(self, progress: ProgressCallback) -> None:
+        self._small_pages.end()
         total = self.memory().to_take
         if total > available_memory():
             raise _out_of_memory("weights, caches and plans", total)
@@ -151,9 +154,13 @@ class CPUBackend:
         self, role: KVRole, cells: int, heads: int, size: int, dtype: DType, layer: int | None = None
     ) -> KVBuffer:
         layout = _layout_of(role, cells, heads, size, dtype)
+        grows = self._options[1].grows and role is not KVRole.STATES
+        if grows:
+            self._small_pages.begin()
         with _reserving("key/value storage", _native.kv_storage_bytes(*layout)):
             storage = _native.kv_storage(*layout)
-        self._untouched.append(storage)
+        if not grows:
+            self._untouched.append(storage)
         self._cache_bytes += storage.bytes
         return KVBuffer(role, cells, heads, size, dtype, storage)
 
@@ -166,6 +173,7 @@ class CPUBackend:
         return StoredCells(self._pool, self.isa, [buffer.handle for buffer in buffers])
 
     def compile(self, graph: Graph) -> CPUPlan:
+        self._small_pages.end()
         computing = Computing(
             pool=self._pool,
             isa=self.isa,
