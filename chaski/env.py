@@ -227,7 +227,7 @@ class Environment:
         "number",
         "maximum tokens of one sequence, prompt included; limited by the context the model was trained for",
         _positive,
-        unset="the model's own, at most 4096",
+        unset="the model's own, as far as memory allows",
     )
     parallel: int | None = _variable(
         "OLLAMA_NUM_PARALLEL",
@@ -235,7 +235,7 @@ class Environment:
         "number of sequences computed at the same time, each with its own context",
         _positive,
         unset="1, or as many as fit into 2,048 tokens for a model with bidirectional attention; "
-        "4 in the server, if the memory suffices",
+        "4 in the server, or fewer for longer contexts",
     )
     kv_type: str | None = _variable(
         "OLLAMA_KV_CACHE_TYPE",

@@ -114,7 +114,12 @@ class _Command(click.Command):
 @click.option(
     "--threads", type=click.IntRange(1), metavar="N", help="Cores to compute on.  [default: physical cores]"
 )
-@click.option("--context", type=click.IntRange(1), metavar="N", help="Maximum tokens of prompt and answers.")
+@click.option(
+    "--context",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum tokens of prompt and answers.  [default: as many as memory allows]",
+)
 @click.option(
     "--draft", metavar="MODEL", help="Small model of the same vocabulary that proposes tokens ahead."
 )

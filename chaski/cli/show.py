@@ -181,6 +181,8 @@ def _memory(
 
     asked = f"{estimate.size.sequences} of {estimate.size.capacity} tokens"
     yield "sequences", "", "", asked, *[""] * (len(devices) - 1)
+    if context is None and estimate.context_reason:
+        yield "context", "", "", estimate.context_reason, *[""] * (len(devices) - 1)
     yield "", "layers", "cells", *(devices if len(devices) > 1 else ["memory"])
     yield "weights", "", "", *sizes(needs.weights)
     if any(needs.shared.values()):

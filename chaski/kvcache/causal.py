@@ -32,6 +32,7 @@ __all__ = ["CausalCache", "StoredLayer"]
 I32 = npt.NDArray[np.int32]
 
 _EVERYTHING = AttentionSpan()
+_ROOM = 256  # places of a block of cells
 
 
 class CausalCache:
@@ -92,6 +93,11 @@ class CausalCache:
     def num_free(self) -> int:
         """The number of cells that hold nothing."""
         return self._table.cells.num_free
+
+    @property
+    def unused_bytes(self) -> int:
+        """The bytes of all cells that no sequence has ever used."""
+        return self.rows.num_bytes(_ROOM) // _ROOM * self._table.cells.num_unused
 
     def cells(self, sequence: int) -> I32:
         """The cells of a sequence's stored tokens, in order of position."""

@@ -30,6 +30,12 @@ class Cells:
         # The same numbers, quicker to reach for a few of them.
         self._view = self._owners.data
         self._ones = np.ones(count, np.int32).data
+        self._used = np.zeros(count, np.bool_)
+
+    @property
+    def num_unused(self) -> int:
+        """The number of cells that nobody has ever owned."""
+        return self.count - int(np.count_nonzero(self._used))
 
     def share(self, cells: I32) -> None:
         """Count one more owner of each; no cell may be listed twice."""
@@ -67,6 +73,7 @@ class Cells:
         owners = self._view[cell : cell + num_cells]
         taken = next(compress(count(), owners), len(owners))
         owners[:taken] = self._ones[:taken]
+        self._used[cell : cell + taken] = True
         self.num_free -= taken
         return taken
 

@@ -28,7 +28,10 @@ class LoadOptions(TypedDict, total=False):
     projector: str | None
     threads: int | None
     context: int | None
+    needed_context: int | None
     parallel: int | None
+    most_parallel: int
+    claimed_memory: int
     num_batch: int
     kv_type: str | None
     flash_attention: bool | None

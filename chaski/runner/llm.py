@@ -56,10 +56,13 @@ class LLM(BlockingMethods):
         self.adapter_set = model.adapters
         self.has_vision = model.vision is not None
         self.context = model.context
+        self.context_reason = model.context_reason
+        self.max_context = model.max_context
         self.vocab_size = model.config.vocab_size
         self.pooling = model.config.pooling
         self.load_seconds = model.load_seconds
         self.engine = engine
+        self._grows = model.grows
         self._file = model.file
         self._backend = backend
         self._draft = draft
@@ -122,6 +125,11 @@ class LLM(BlockingMethods):
         for sequence, part in zip(sequences, found, strict=True):
             rows[sequence.positions] = part
         return rows
+
+    @property
+    def unused_bytes(self) -> int:
+        """Bytes of the host that are reserved for keys and values, and taken when tokens need them."""
+        return self.engine.unused_cache_bytes if self._grows else 0
 
     def asynchronous(self) -> AsyncModel:
         """The same model for event loops: `async for event in model.asynchronous().stream(prompt)`."""

@@ -41,7 +41,16 @@ from chaski.runner.channels.messages import (
 )
 from chaski.runner.engine.live import LiveSequences
 from chaski.runner.prefix.block_calls import Blocks, ListBlocks, NameBlocks
-from chaski.runner.states.state_calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
+from chaski.runner.states.state_calls import (
+    EraseSlot,
+    KeepPrefixes,
+    LoadState,
+    SavedState,
+    SaveSlot,
+    SaveState,
+    StateCall,
+    TakePrefixes,
+)
 from chaski.runner.use_guard import UseGuard
 
 __all__ = ["ActiveCall", "BaseChannel"]
@@ -150,7 +159,7 @@ class BaseChannel(ABC, Generic[T]):
                 task.reply(String(self._decode(call.token_ids)))
             case LoadAdapter() | UnloadAdapter() | ListAdapters():
                 task.reply(Adapters(tuple(self._adapters(call))))
-            case SaveState() | LoadState() | SaveSlot() | EraseSlot():
+            case SaveState() | LoadState() | SaveSlot() | EraseSlot() | KeepPrefixes() | TakePrefixes():
                 task.reply(self._state(call))
             case Describe():
                 task.reply(self._describe(call))

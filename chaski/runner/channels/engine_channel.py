@@ -27,7 +27,7 @@ from chaski.runner.generation.output_sequences import embeddings
 from chaski.runner.generation.sequence_builder import SequenceBuilder
 from chaski.runner.prefix.block_calls import Blocks
 from chaski.runner.states.keeping import answered_state
-from chaski.runner.states.state_calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
+from chaski.runner.states.state_calls import SavedState, StateCall
 from chaski.same_bits import UsualFloats
 
 __all__ = ["EngineChannel", "describe"]
@@ -39,6 +39,8 @@ class ServedModel(Protocol):
     prompts: SequenceBuilder
     engine: Engine
     context: int
+    context_reason: str
+    max_context: int
     vocab_size: int
     load_seconds: float
     has_vision: bool
@@ -46,6 +48,9 @@ class ServedModel(Protocol):
 
     @property
     def path(self) -> Path: ...
+
+    @property
+    def unused_bytes(self) -> int: ...
 
     @property
     def chat_template(self) -> str | None: ...
@@ -85,8 +90,7 @@ class EngineChannel(BaseChannel[ActiveCall]):
         return repr(self._model)
 
     def _threads(self, call: ModelCall) -> ThreadPoolExecutor:
-        is_about_state = isinstance(call, SaveState | LoadState | SaveSlot | EraseSlot)
-        return self._state_thread if is_about_state else self._thread
+        return self._state_thread if isinstance(call, StateCall) else self._thread
 
     def _write(self, call: Answerable, task: ActiveCall) -> None:
         prompts = self._model.prompts
@@ -177,6 +181,10 @@ def describe(model: ServedModel) -> Info:
     return Info(
         path=str(model.path),
         context=model.context,
+        context_reason=model.context_reason,
+        max_context=model.max_context,
+        parallel=model.engine.parallel,
+        unused_bytes=model.unused_bytes,
         vocab_size=model.vocab_size,
         chat_template=model.chat_template,
         load_seconds=model.load_seconds,

@@ -95,6 +95,10 @@ class String(Sendable, frozen=True):
 class Info(Sendable, frozen=True, kw_only=True):
     """Description of a loaded model. `context` is in tokens per sequence, `memory` in bytes.
 
+    context_reason  why the context has its length, in words
+    max_context  the longest context that the model can be loaded with; 0 if unknown
+    parallel  number of sequences that are computed together; 0 if unknown
+    unused_bytes  bytes of the host that are reserved for keys and values and not taken yet
     engine  the engine that computes it: native or llama.cpp
     engine_reason  why llama.cpp computes it, in a sentence; empty for the native engine
     has_vision  whether prompts may have images
@@ -108,6 +112,10 @@ class Info(Sendable, frozen=True, kw_only=True):
     chat_template: str | None
     load_seconds: float
     memory: Memory
+    context_reason: str = ""
+    max_context: int = 0
+    parallel: int = 0
+    unused_bytes: int = 0
     engine: str = "native"
     engine_reason: str = ""
     has_vision: bool = False

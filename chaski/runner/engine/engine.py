@@ -15,7 +15,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from chaski.errors import OptionError
-from chaski.kvcache import Cache
+from chaski.kvcache import Cache, CausalCache
 from chaski.model.program import Program
 from chaski.runner.engine.ahead import Ahead
 from chaski.runner.engine.exclusive import Exclusive
@@ -85,6 +85,11 @@ class Engine:
     def can_speculate(self) -> bool:
         """True if rejected tokens can be dropped without recomputing other tokens."""
         return self._cache.can_step_back
+
+    @property
+    def unused_cache_bytes(self) -> int:
+        """The bytes of keys and values for which no token has come yet. Callable from any thread."""
+        return sum(leaf.unused_bytes for leaf in self._cache.leaves if isinstance(leaf, CausalCache))
 
     @property
     def draft(self) -> Draft | None:

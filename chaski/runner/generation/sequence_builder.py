@@ -45,6 +45,9 @@ class LoadedModel(Struct, frozen=True):
     file          its GGUF file
     config        the sizes of its network
     context       tokens that a sequence may hold
+    context_reason  why, in words; empty where nothing more can be said
+    max_context   the longest context that the model can be loaded with; more tokens give poor text
+    grows         memory for keys and values is taken when tokens use it
     load_seconds  how long loading took
     defaults      those of the stored model
     vision        the encoder of its images; None if it does not see
@@ -60,6 +63,9 @@ class LoadedModel(Struct, frozen=True):
     vision: MultimodalProcessor | None = None
     adapters: AdapterSet | None = None
     tokenizer: Tokenizer | None = None
+    context_reason: str = ""
+    max_context: int = 0
+    grows: bool = False
 
 
 class SequenceBuilder(PromptBuilder):
@@ -69,7 +75,9 @@ class SequenceBuilder(PromptBuilder):
     """
 
     def __init__(self, model: LoadedModel, can_speculate: bool, draft: Draft | None) -> None:
-        super().__init__(model.file, model.config, model.context, model.defaults, model.vision)
+        super().__init__(
+            model.file, model.config, model.context, model.defaults, model.vision, model.max_context
+        )
         self._model = model
         self._can_speculate = can_speculate
         self._draft = draft
@@ -96,7 +104,7 @@ class SequenceBuilder(PromptBuilder):
         """The sequences that give the outputs of every token, `max_outputs` of a batch at most."""
         self._require_text()
         whole = self._laid_out(prompt, self.read_images(images))
-        self._require_fit(len(whole.tokens), "; load the model with a larger context")
+        self._require_fit(len(whole.tokens), more="")
         applied = self._applied(adapters)
         sequences = LogitsSequence.passes(list(whole.tokens), whole.groups, whole.images, max_outputs)
         for sequence in sequences:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from chaski.env import Environment
 from chaski.errors import UnsupportedError
 from chaski.ml import GPUOptions, gpus_of, usual_backend
 from chaski.ml.backend import Device
 from chaski.names import AUTO
 from chaski.runner.loading.parts import ModelParts, ReservedModel
+from chaski.runner.loading.sizes import Sizing
 
 __all__ = ["reserve"]
 
@@ -24,9 +27,22 @@ _log = logging.getLogger(__name__)
 def reserve(parts: ModelParts, backend: str | None = None) -> ReservedModel:
     """Reserve places for a model with a backend; None for the one that the environment asks for.
 
-    Unless the user chose, it puts as many layers on GPUs as fit. `ReservedModel.check` reports where
-    nothing fits. Raises what opening a backend and placing a model raise.
+    Unless the user chose, it puts as many layers on GPUs as fit, and a size that memory decides about becomes
+    smaller where the plans do not fit in addition to the caches. `ReservedModel.check` reports where nothing
+    fits. Raises what opening a backend and placing a model raise.
     """
+    reserved = _reserved(parts, backend)
+    while isinstance(parts.size, Sizing) and reserved.needs.missing:
+        smaller = parts.size.below(reserved.size)
+        if smaller is None:
+            break
+        reserved.close()
+        parts = replace(parts, size=smaller)
+        reserved = _reserved(parts, backend)
+    return reserved
+
+
+def _reserved(parts: ModelParts, backend: str | None) -> ReservedModel:
     name = Environment.read().backend if backend is None else backend
     is_own_choice = name != AUTO
     gpus: Sequence[Device] = ()

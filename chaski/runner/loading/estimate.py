@@ -37,11 +37,13 @@ class Estimate(Struct, frozen=True):
     """The memory of a model at one size.
 
     prefix_cache: bytes that blocks of its prefix cache may take later on the host.
+    context_reason: why the context has its length, in words; empty for the usual one.
     """
 
     size: CacheSize
     needs: MemoryNeeds
     prefix_cache: int
+    context_reason: str = ""
 
     @classmethod
     def of(
@@ -50,12 +52,17 @@ class Estimate(Struct, frozen=True):
         context: int | None = None,
         parallel: int | None = None,
         backend: str | None = None,
+        most_parallel: int = 1,
     ) -> Self:
         """Work it out for `parallel` sequences of `context` tokens; None is for the defaults of loading.
 
+        most_parallel: number of sequences where memory suffices and `parallel` is None
+
         Raises OptionError, UnsupportedError, GGUFError.
         """
-        parts = ModelParts.of(model, PartOptions(context=context, parallel=parallel))
+        parts = ModelParts.of(
+            model, PartOptions(context=context, parallel=parallel, most_parallel=most_parallel)
+        )
         reserved = reserve(parts, backend)
         try:
             needs = reserved.needs_with(model.found.adapters)
@@ -63,7 +70,8 @@ class Estimate(Struct, frozen=True):
             reserved.close()
         left = needs.available[HOST] - needs.total.get(HOST, 0)
         is_cached = parts.network.config.pooling is None
-        return cls(parts.size, needs, memory_limit(Environment.read(), left) if is_cached else 0)
+        limit = memory_limit(Environment.read(), left) if is_cached else 0
+        return cls(reserved.size, needs, limit, reserved.context_reason)
 
     def fits(self, freeable: int = 0) -> bool:
         """Return whether all devices have enough, with that many more bytes of the host's memory."""
@@ -74,13 +82,16 @@ class Estimate(Struct, frozen=True):
         )
 
 
-def describe(model: OpenedModel, context: int | None, parallel: int | None, freeable: int) -> dict[str, Any]:
+def describe(
+    model: OpenedModel, context: int | None, parallel: int | None, most_parallel: int, freeable: int
+) -> dict[str, Any]:
     """Return the estimate as the server's answer, with smaller sizes that fit if this one does not."""
-    estimate = Estimate.of(model, context, parallel)
+    estimate = Estimate.of(model, context, parallel, most_parallel=most_parallel)
     needs, size = estimate.needs, estimate.size
     fits = estimate.fits(freeable)
     shown: dict[str, Any] = {
         "num_ctx": size.capacity,
+        "context_reason": estimate.context_reason,
         "parallel": size.sequences,
         "fits": fits,
         "unloads": fits and not estimate.fits(),
@@ -138,7 +149,7 @@ def _stored(root: str, name: str) -> StoredModel:
 
 
 def main() -> None:
-    """Answer one question: `store`, `model`, `num_ctx`, `parallel`, and `freeable` bytes of the host.
+    """Answer one question: `store`, `model`, sizes, and `freeable` bytes of the host.
 
     An empty question asks for the free bytes of each device.
     """
@@ -150,7 +161,8 @@ def main() -> None:
             json.dump(available(), sys.stdout)
             return
         model = OpenedModel.of(_stored(asked["store"], asked["model"]))
-        answer = describe(model, asked["num_ctx"], asked["parallel"], asked["freeable"])
+        sizes = asked["num_ctx"], asked["parallel"], asked["most_parallel"]
+        answer = describe(model, *sizes, asked["freeable"])
     except ChaskiError as error:
         answer = {"error": str(error)}
     json.dump(answer, sys.stdout)

@@ -14,7 +14,7 @@ from chaski.env import Environment
 from chaski.errors import ChaskiError, OptionError, OutOfMemoryError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.guide import guide_of
-from chaski.ml.backend import ProgressCallback
+from chaski.ml.backend import HOST, ProgressCallback
 from chaski.ml.limits import address_space_note
 from chaski.model.pooling import pooling_number
 from chaski.model.registry import vision_of
@@ -37,6 +37,7 @@ from chaski.runner.loading.files import OpenedModel, found_projector
 from chaski.runner.loading.parts import ModelParts, PartOptions, ReservedModel
 from chaski.runner.loading.prefix import open_tiers
 from chaski.runner.loading.pulling import find_or_pull
+from chaski.runner.loading.sizes import Sizing
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.same_bits import UsualFloats
@@ -69,7 +70,10 @@ def load(
     projector: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     context: int | None = None,
+    needed_context: int | None = None,
     parallel: int | None = None,
+    most_parallel: int = 1,
+    claimed_memory: int = 0,
     num_batch: int = 512,
     kv_type: str | None = None,
     flash_attention: bool | None = None,
@@ -90,9 +94,13 @@ def load(
 
     projector     a GGUF file with the encoder of images (mmproj), where the model does not bring its own
     threads       cores to compute on; all physical ones by default
-    context       tokens that a sequence may hold; the model's own, at most 4096, by default
+    context       tokens that a sequence may hold; by default as many as the model was trained for, as far
+                  as memory allows: see docs/server.md
+    needed_context  tokens that the default must be enough for; 4,096 where the model was trained for as many
     parallel      sequences that are computed at the same time, each with its own context; 1 by default, or
                   for a model whose tokens all see each other as many as fit into 2,048 tokens
+    most_parallel  sequences where `parallel` is None and memory suffices
+    claimed_memory  bytes of this machine's memory that others will take, and that count as unavailable
     num_batch     tokens that are computed at once; prompts are computed in chunks of this size. A model
                   whose tokens all see each other computes 512, or a whole context, unless another is given
     kv_type       element type of keys and values: f32, f16, bf16, i16 (integers with a scale for each head of
@@ -128,7 +136,10 @@ def load(
         projector=projector,
         threads=threads,
         context=context,
+        needed_context=needed_context,
         parallel=parallel,
+        most_parallel=most_parallel,
+        claimed_memory=claimed_memory,
         num_batch=num_batch,
         kv_type=kv_type,
         flash_attention=flash_attention,
@@ -205,7 +216,7 @@ def _read_weights(
         draft = proposing or places.heads
         tiers = None if policy is None else _tiers(reserved, parts, is_stored, description)
         engine = Engine(
-            places.program, places.cache, parts.size.sequences, policy, places.images, draft, tiers
+            places.program, places.cache, reserved.size.sequences, policy, places.images, draft, tiers
         )
         undo.pop_all()
     return engine
@@ -226,7 +237,10 @@ def _tiers(
     places = reserved.places
     attached = None if parts.attached is None else parts.attached.file
     files = [file for file in (parts.file, parts.encoder, attached) if file is not None]
+    # Memory of keys and values that is not taken yet is not free.
+    left = reserved.needs.available[HOST] - reserved.needs.total.get(HOST, 0)
     return open_tiers(
+        left,
         places.program,
         places.cache.leaves,
         reserved.backend,
@@ -254,7 +268,10 @@ def _as_llm(
     model = LoadedModel(
         file=parts.file,
         config=parts.network.config,
-        context=parts.size.capacity,
+        context=reserved.size.capacity,
+        context_reason=reserved.context_reason,
+        max_context=parts.max_context,
+        grows=isinstance(parts.size, Sizing) and reserved.backend.name == "cpu",
         load_seconds=seconds,
         defaults=defaults,
         vision=vision_of(parts.network),

@@ -25,7 +25,17 @@ from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.gpus import GPUWishes
 from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, check_takes_back, kv_types
-from chaski.runner.loading.sizes import USUAL_BATCH, cache_size, context_size, thread_count, usual_texts
+from chaski.runner.loading.sizes import (
+    USUAL_BATCH,
+    WHOLE,
+    Sizing,
+    at_least,
+    cache_size,
+    context_size,
+    thread_count,
+    usual_context,
+    usual_texts,
+)
 from chaski.runner.speculation.draft_resources import DraftResources
 from chaski.store.model import find_model
 
@@ -38,7 +48,10 @@ class PartOptions(Struct, frozen=True, kw_only=True):
     projector: str | os.PathLike[str] | None = None
     threads: int | None = None
     context: int | None = None
+    needed_context: int | None = None
     parallel: int | None = None
+    most_parallel: int = 1
+    claimed_memory: int = 0
     num_batch: int = USUAL_BATCH
     kv_type: str | None = None
     flash_attention: bool | None = None
@@ -51,13 +64,18 @@ class PartOptions(Struct, frozen=True, kw_only=True):
 class ModelParts(Struct, frozen=True):
     """Network, files, sizes and draft, and the settings for backends. See `chaski.load`.
 
-    `draft` is the file of a draft model, `attached` a draft that is not a complete model.
+    `draft` is the file of a draft model, `attached` a draft that is not a complete model. `size` is a
+    `Sizing` where memory decides, and `size_reason` names in words what decided otherwise. `claimed` are
+    bytes of the host's memory that other models have reserved and will take later.
     """
 
     network: Model
     file: GGUFFile
     encoder: GGUFFile | None
-    size: CacheSize
+    size: CacheSize | Sizing
+    size_reason: str
+    max_context: int
+    claimed: int
     kv_type: str | None
     flash_attention: bool
     options: tuple[Options, ...]
@@ -74,16 +92,20 @@ class ModelParts(Struct, frozen=True):
         draft, attached = _drafts(model, network, asked.draft)
         flash = environment.flash_attention if asked.flash_attention is None else asked.flash_attention
         threads = thread_count(asked.threads, loading.get("num_thread") or environment.threads)
+        size, reason = _size(model, network, asked, flash)
         return cls(
             network=network,
             file=model.file,
             encoder=encoder,
-            size=_size(model, network, asked),
+            size=size,
+            size_reason=reason,
+            max_context=_max_context(network),
+            claimed=asked.claimed_memory,
             kv_type=environment.kv_type if asked.kv_type is None else asked.kv_type,
             flash_attention=flash,
             options=(
                 BackendOptions(flash),
-                CPUOptions(threads, environment.isa, environment.variants),
+                CPUOptions(threads, environment.isa, environment.variants, grows=isinstance(size, Sizing)),
                 _nodes_options(environment),
             ),
             gpus=GPUWishes.of(
@@ -109,18 +131,54 @@ def _drafts(
     return (None, attach_draft(file, Target(network, model.file))) if is_attached(file) else (file, None)
 
 
-def _size(model: OpenedModel, network: Model, asked: PartOptions) -> CacheSize:
-    environment = Environment.read()
-    usual = model.defaults.loading.get("num_ctx", environment.context)
-    trained, most = network.config.context_length, max_context_of(network)
-    context = context_size(model.found.path, trained, asked.context, usual, most)
-    parallel = environment.parallel if asked.parallel is None else asked.parallel
+def _size(
+    model: OpenedModel, network: Model, asked: PartOptions, flash: bool
+) -> tuple[CacheSize | Sizing, str]:
+    """Return the size, or the limits of a size that memory decides about, and the reason in words."""
+    config, trained = network.config, _max_context(network)
+    parallel = Environment.read().parallel if asked.parallel is None else asked.parallel
+    if parallel is not None:
+        at_least("parallel", parallel, 1)
+    context, reason = _set_context(model, network, asked)
+    if context is None and config.is_causal and flash:
+        counts = _halves(asked.most_parallel) if parallel is None else (parallel,)
+        return Sizing.of(trained, asked.needed_context, counts, asked.num_batch), ""
+    if context is None:
+        # All of it takes memory at once: batches of whole texts, or the scores of all earlier tokens.
+        context = usual_context(trained, asked.needed_context)
+        reason = "" if context < trained else WHOLE
+    if parallel is None and asked.most_parallel > 1:
+        parallel = asked.most_parallel
     num_batch = asked.num_batch
-    if not network.config.is_causal:
+    if not config.is_causal:
         if num_batch == USUAL_BATCH:
             num_batch = max(num_batch, context)  # a text is one group, and groups are never cut
         parallel = usual_texts(context) if parallel is None else parallel
-    return cache_size(1 if parallel is None else parallel, context, num_batch)
+    return cache_size(1 if parallel is None else parallel, context, num_batch), reason
+
+
+def _max_context(network: Model) -> int:
+    """Return the longest context that a model was made for."""
+    trained, most = network.config.context_length, max_context_of(network)
+    return trained if most is None else min(trained, most)
+
+
+def _set_context(model: OpenedModel, network: Model, asked: PartOptions) -> tuple[int | None, str]:
+    """Return the context that somebody has set, and who has, in words; None if nobody has."""
+    if asked.context is not None:
+        trained, most = network.config.context_length, max_context_of(network)
+        return context_size(model.found.path, trained, asked.context, most), "as asked for"
+    of_model, of_environment = model.defaults.loading.get("num_ctx"), Environment.read().context
+    usual = of_environment if of_model is None else of_model
+    if usual is None:
+        return None, ""
+    reason = "OLLAMA_CONTEXT_LENGTH" if of_model is None else "num_ctx of the model"
+    return min(network.config.context_length, at_least("num_ctx", usual, 1)), reason
+
+
+def _halves(most: int) -> Sequence[int]:
+    """Return numbers of sequences to choose from: the most, its half, and so on to 1."""
+    return [most >> shift for shift in range(max(1, most).bit_length())]
 
 
 def _nodes_options(environment: Environment) -> NodesOptions:
@@ -147,18 +205,34 @@ class ReservedModel:
             undo.callback(self.backend.close)
             types = kv_types(parts.kv_type, self.backend, parts.file)
             check_form(types, parts.flash_attention)
+            with blamed_on(parts.file):
+                self.places = Reservation(
+                    parts.network,
+                    parts.file,
+                    self.backend,
+                    parts.size,
+                    types,
+                    parts.encoder,
+                    parts.attached,
+                    parts.claimed,
+                )
+            self.size = self.places.size
             self.draft: DraftResources | None = None
             if parts.draft is not None:
                 vocab_size = parts.network.config.vocab_size
                 self.draft = DraftResources(
-                    parts.draft, parts.file, vocab_size, self.backend, parts.size, parts.kv_type
+                    parts.draft, parts.file, vocab_size, self.backend, self.size, parts.kv_type
                 )
                 undo.callback(self.draft.close)
-            with blamed_on(parts.file):
-                self.places = Reservation(
-                    parts.network, parts.file, self.backend, parts.size, types, parts.encoder, parts.attached
-                )
             self._undo = undo.pop_all()
+
+    @property
+    def context_reason(self) -> str:
+        """Why the context has its length, in words."""
+        parts = self._parts
+        if isinstance(parts.size, CacheSize):
+            return parts.size_reason
+        return parts.size.reason(self.size, parts.network.config.context_length)
 
     @property
     def needs(self) -> MemoryNeeds:

@@ -15,7 +15,6 @@ from chaski.env import Environment
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LeafCache
 from chaski.ml.backend import Backend
-from chaski.ml.machine import available_memory
 from chaski.model.program import Program
 from chaski.runner.prefix.disk_tier import DiskLimits, DiskTier
 from chaski.runner.prefix.folders import folder_uses
@@ -82,6 +81,7 @@ def disk_limits(environment: Environment) -> DiskLimits:
 
 
 def open_tiers(
+    available: int,
     program: Program,
     leaves: Sequence[LeafCache],
     backend: Backend,
@@ -92,13 +92,13 @@ def open_tiers(
 ) -> PrefixTiers | None:
     """Open the tiers of a model, if the environment does not turn them off.
 
-    `files` are all that its numbers come from, `is_plain` the form of its attention. Without `is_stored`
-    nothing goes to disk.
+    `available` are bytes of the host's memory that the model leaves. `files` are all that its numbers come
+    from, `is_plain` the form of its attention. Without `is_stored` nothing goes to disk.
     """
     environment = Environment.read()
     if environment.prefix_cache == "off":
         return None
-    tree = PrefixTree(memory_limit(environment, available_memory()))
+    tree = PrefixTree(memory_limit(environment, available))
     paths = sorted({tensor.path for file in files for tensor in file.tensors.values()})
     model = [_identity(path) for path in paths]
     about = __version__, backend.rule, is_plain, model

@@ -24,6 +24,7 @@ from chaski.model.proposing import ProposingProgram, proposing_cost, proposing_o
 from chaski.model.registry import Model, vision_of
 from chaski.model.weights import place_weights
 from chaski.runner.engine.images import EncodedImages
+from chaski.runner.loading.sizes import Sizing
 from chaski.runner.speculation.own_heads import OwnHeads
 
 __all__ = ["MemoryNeeds", "Reservation", "check_form", "check_takes_back", "kv_types"]
@@ -104,28 +105,46 @@ class Reservation:
         model: Model,
         file: GGUFFile,
         backend: Backend,
-        size: CacheSize,
+        size: CacheSize | Sizing,
         types: KVTypes,
         projector: GGUFFile | None = None,
         draft: AttachedDraft | None = None,
+        claimed: int = 0,
     ) -> None:
-        """`draft` replaces a block of the model's own that proposes."""
-        model.context = size.capacity
+        """`draft` replaces a block of the model's own that proposes.
+
+        `claimed`: bytes of the host that count as unavailable. A `Sizing` is limited by what is available.
+        """
         place_weights(model, file, backend, projector, draft)
         vision = vision_of(model)
         self.images: EncodedImages | None = None
         self.heads: OwnHeads | None = None
         own_type = _encoder_type(types, backend, projector or file)
-        kinds = [*model.layer_kinds(), *(() if draft is None else draft.layer_kinds())]
-        caches = cache_memory(backend, kinds, size, types)
-        if vision is not None:
-            caches += _image_memory(backend, vision.shape, own_type, size.sequences)
+
+        def caches_of(size: CacheSize) -> list[KindMemory]:
+            model.context = size.capacity
+            kinds = [*model.layer_kinds(), *(() if draft is None else draft.layer_kinds())]
+            caches = cache_memory(backend, kinds, size, types)
+            if vision is not None:
+                caches += _image_memory(backend, vision.shape, own_type, size.sequences)
+            return caches
+
         available = {device.name: device.available_bytes for device in backend.devices()}
         available.setdefault(HOST, available_memory())
+        available[HOST] = max(0, available[HOST] - claimed)
         held = backend.memory().devices
         weights = {part.device: part.weights for part in held}
         shared = {part.device: part.shared for part in held}
         in_files = {part.device: part.in_files for part in held}
+        if isinstance(size, Sizing):
+            left = {
+                device: max(0, num_bytes - weights.get(device, 0) + shared.get(device, 0))
+                for device, num_bytes in available.items()
+            }
+            size = size.choose(lambda size: summed(kind.num_bytes for kind in caches_of(size)), left)
+        self.size = size
+        caches = caches_of(size)
+        kinds = [*model.layer_kinds(), *(() if draft is None else draft.layer_kinds())]
         self.needs = MemoryNeeds(weights, caches, None, available, shared=shared, in_files=in_files)
         if not self.needs.missing:
             self.cache = build_cache(backend, kinds, size, types)

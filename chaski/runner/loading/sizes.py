@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.errors import OptionError
 from chaski.kvcache import CacheSize
+from chaski.ml.backend import ByDevice
 from chaski.ml.machine import usable_processors
 from chaski.options import is_integer
 
-__all__ = ["USUAL_BATCH", "at_least", "cache_size", "context_size", "thread_count", "usual_texts"]
+__all__ = [
+    "LEAST_CONTEXT",
+    "USUAL_BATCH",
+    "WHOLE",
+    "Sizing",
+    "at_least",
+    "cache_size",
+    "context_size",
+    "thread_count",
+    "usual_context",
+    "usual_texts",
+]
 
 _log = logging.getLogger(__name__)
+
+WHOLE = "the model's own"
+"""The reason for a context of all tokens that a model was trained for, in words."""
 
 USUAL_BATCH = 512
 """Default number of tokens computed at once; embedding models compute a whole text."""
 
-_DEFAULT_CONTEXT = 4096
+LEAST_CONTEXT = 4096
+"""No context is chosen shorter than this, unless the model was made for a shorter one."""
+
+# The prompt of an agent with its tools has 15,000 to 30,000 tokens.
+_ENOUGH = 32_768
+# Tables of cells take a few bytes for each token of the context, used or not.
+_MOST_CHOSEN = 262_144
+_STEP = 1024
 # Positions and cells are 32-bit integers in native code; all sequences share the cells.
 _MAX_CELLS = 1 << 30
 _FEW_THREADS, _THREADS_EACH = 16, 4
 
 
-def context_size(
-    path: Path, trained: int, asked: int | None, usual: int | None, most: int | None = None
-) -> int:
-    """Tokens that a sequence may hold. Never more than the model was made for, unless that is asked for.
+def context_size(path: Path, trained: int, asked: int, most: int | None = None) -> int:
+    """Return the context that a user asks for. It may exceed the trained one, with a warning.
 
     most: the limit of a model that has a row for each position.
     """
-    if asked is None:
-        return min(trained, at_least("num_ctx", usual or _DEFAULT_CONTEXT, 1))
     at_least("context", asked, 1)
     if most is not None and asked > most:
         _log.warning("%s knows %d positions: the context is %d, not %d", path.name, most, most, asked)
@@ -44,6 +66,96 @@ def context_size(
             asked,
         )
     return asked
+
+
+class Sizing(Struct, frozen=True):
+    """The limits within which memory decides about the size of a cache whose context nobody has set.
+
+    longest    the longest context
+    least      the shortest context; 4,096, or the number of tokens that a request needs
+    parallels  numbers of sequences, the preferred one first
+    num_batch  tokens of a batch
+    """
+
+    longest: int
+    least: int
+    parallels: Sequence[int]
+    num_batch: int = USUAL_BATCH
+
+    @classmethod
+    def of(cls, trained: int, needed: int | None, parallels: Sequence[int], num_batch: int) -> Sizing:
+        """Return the limits for a model that was trained for `trained` tokens.
+
+        needed    tokens that a request needs; None for no such request
+        """
+        least = min(trained, max(LEAST_CONTEXT, needed or 0))
+        return cls(max(least, min(trained, _MOST_CHOSEN)), least, tuple(parallels), num_batch)
+
+    def choose(self, cache_bytes: Callable[[CacheSize], ByDevice], left: ByDevice) -> CacheSize:
+        """Return the size for a model, of whose memory `left` bytes are left on each device.
+
+        `cache_bytes` returns the bytes of the caches of a size. More sequences and longer contexts than an
+        agent needs take at most half of what is left. A single context of that length takes up to 7/8: an
+        eighth is for the prefix cache. The context is never shorter than `least`, whether it fits or not.
+        """
+        usual = {device: num_bytes // 2 for device, num_bytes in left.items()}
+        enough = max(self.least, min(self.longest, _ENOUGH))
+        for parallel in self.parallels:
+            size = self._longest(parallel, self.longest, cache_bytes, usual)
+            if size is not None and size.capacity >= enough:
+                return size
+        most = {device: num_bytes // 8 * 7 for device, num_bytes in left.items()}
+        parallel = self.parallels[-1]
+        longest = max(enough, usual_context(self.longest, self.least))
+        found = self._longest(parallel, longest, cache_bytes, most)
+        return found or self._size(parallel, self.least)
+
+    def below(self, size: CacheSize) -> Sizing | None:
+        """Return the limits for another try where a chosen size did not fit; None if it was the smallest."""
+        longest = max(self.least, size.capacity // 2)
+        parallels = [each for each in self.parallels if each <= size.sequences]
+        if longest < size.capacity:
+            return replace(self, longest=longest, parallels=parallels)
+        return replace(self, parallels=parallels[1:]) if len(parallels) > 1 else None
+
+    def reason(self, size: CacheSize, trained: int) -> str:
+        """Return in words why a size was chosen."""
+        if size.capacity >= trained:
+            return WHOLE
+        if size.capacity >= _MOST_CHOSEN:
+            return f"the longest that is chosen; the model's own is {trained:,}"
+        return f"what the memory allows; the model's own is {trained:,}"
+
+    def _longest(
+        self, parallel: int, longest: int, cache_bytes: Callable[[CacheSize], ByDevice], limits: ByDevice
+    ) -> CacheSize | None:
+        """Return the longest size up to `longest` whose caches fit into limits; None if none does."""
+
+        def fits(context: int) -> bool:
+            needed = cache_bytes(self._size(parallel, context))
+            return all(num_bytes <= limits.get(device, 0) for device, num_bytes in needed.items())
+
+        longest = min(longest, _MAX_CELLS // parallel)
+        if longest < self.least or not fits(self.least):
+            return None
+        if fits(longest):
+            return self._size(parallel, longest)
+        low, high = self.least // _STEP, -(-longest // _STEP)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle * _STEP) else (low, middle)
+        return self._size(parallel, max(self.least, low * _STEP))
+
+    def _size(self, parallel: int, context: int) -> CacheSize:
+        return cache_size(parallel, context, self.num_batch)
+
+
+def usual_context(trained: int, needed: int | None = None) -> int:
+    """Return the context where memory does not decide about it.
+
+    A request that needs more gets as much again, since conversations grow.
+    """
+    return min(trained, LEAST_CONTEXT if needed is None or needed <= LEAST_CONTEXT else 2 * needed)
 
 
 def usual_texts(context: int) -> int:

@@ -234,6 +234,11 @@ class PrefixTiers:
                 self.tree.insert(block)
         self.tree.touch(block.name for block in reversed(blocks))
 
+    def in_memory(self) -> list[Block]:
+        """Return the blocks in memory, the least recently used one first."""
+        self._settle()
+        return self.tree.blocks()
+
     def drop_end(self, names: Sequence[bytes]) -> None:
         """Forget blocks of a sequence, from the last one back to one that another sequence continues from."""
         for name in reversed(names):

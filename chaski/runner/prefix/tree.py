@@ -118,6 +118,17 @@ class PrefixTree:
         with self._lock:
             return list({**self._blocks, **self._files})
 
+    def blocks(self) -> list[Block]:
+        """Return all blocks in memory, the least recently used one first."""
+        with self._lock:
+            return list(self._blocks.values())
+
+    def pins(self) -> list[tuple[bytes, float]]:
+        """Return the names that are pinned now, each with the seconds from its last use."""
+        with self._lock:
+            found = [(name, self.pinned_seconds(name)) for name in self._pins]
+            return [(name, seconds) for name, seconds in found if seconds]
+
     def files(self) -> list[FiledBlock]:
         """Return all blocks in files."""
         with self._lock:

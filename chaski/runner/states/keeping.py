@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -21,7 +22,17 @@ from chaski.runner.prefix.prefix_cache import length_to_keep
 from chaski.runner.prefix.slots import Slot
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.runner.states.files import StateHead, read_state, write_state
-from chaski.runner.states.state_calls import EraseSlot, LoadState, SavedState, SaveSlot, SaveState, StateCall
+from chaski.runner.states.moved_blocks import BlocksHead, read_blocks, write_blocks
+from chaski.runner.states.state_calls import (
+    EraseSlot,
+    KeepPrefixes,
+    LoadState,
+    SavedState,
+    SaveSlot,
+    SaveState,
+    StateCall,
+    TakePrefixes,
+)
 
 __all__ = ["answered_state"]
 
@@ -50,6 +61,10 @@ def answered_state(engine: Engine, prompts: SequenceBuilder, call: StateCall) ->
             return keeper.load(Path(call.path), call.cache_salt)
         case EraseSlot():
             return keeper.erase(call.slot, call.cache_salt)
+        case KeepPrefixes():
+            return keeper.keep_all(Path(call.path))
+        case TakePrefixes():
+            return keeper.take_all(Path(call.path))
 
 
 class _Keeper:
@@ -95,6 +110,27 @@ class _Keeper:
         blocks, num_bytes = read_state(path, check, self._tiers.sizes, self._tiers.tree.max_bytes)
         self._engine.between_batches(lambda: self._tiers.take_in(blocks))
         return SavedState(self._tiers.restorable(blocks), num_bytes, perf_counter() - started)
+
+    def keep_all(self, path: Path) -> SavedState:
+        """Write all blocks in memory to a file, for another process of the model."""
+        started = perf_counter()
+        found: list[Block] = []
+        self._engine.between_batches(lambda: found.extend(self._tiers.in_memory()))
+        num_bytes = write_blocks(path, BlocksHead(self._tiers.origin, self._tiers.tree.pins()), found)
+        return SavedState(sum(len(block.tokens) for block in found), num_bytes, perf_counter() - started)
+
+    def take_all(self, path: Path) -> SavedState:
+        """Take the blocks of such a file into memory; none where their numbers depend on anything else."""
+        started = perf_counter()
+        count, tree = 0, self._tiers.tree
+        with read_blocks(path, self._tiers.sizes) as (head, blocks):
+            if head.origin == self._tiers.origin:
+                for name, seconds in head.pins:
+                    tree.pin([name], seconds)
+                for block in blocks:
+                    self._engine.between_batches(partial(tree.insert, block))
+                    count += len(block.tokens)
+        return SavedState(count, path.stat().st_size, perf_counter() - started)
 
     def erase(self, number: int, cache_salt: str) -> SavedState:
         """Forget the tokens of a slot, and those of its blocks that no other sequence continues from."""

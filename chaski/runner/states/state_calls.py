@@ -7,7 +7,16 @@ from typing import TypeAlias
 from chaski.chat.requests import Chat, Fill, Generate
 from chaski.chat.sendable import Sendable
 
-__all__ = ["EraseSlot", "LoadState", "SaveSlot", "SaveState", "SavedState", "StateCall"]
+__all__ = [
+    "EraseSlot",
+    "KeepPrefixes",
+    "LoadState",
+    "SaveSlot",
+    "SaveState",
+    "SavedState",
+    "StateCall",
+    "TakePrefixes",
+]
 
 
 class SaveState(Sendable, frozen=True):
@@ -54,7 +63,22 @@ class EraseSlot(Sendable, frozen=True):
     cache_salt: str = ""
 
 
-StateCall: TypeAlias = SaveState | LoadState | SaveSlot | EraseSlot
+class KeepPrefixes(Sendable, frozen=True):
+    """Write all blocks that the prefix cache has in memory to an existing file. Answered by `SavedState`.
+
+    They are for another process that loads the same model. `path` is absolute.
+    """
+
+    path: str
+
+
+class TakePrefixes(Sendable, frozen=True):
+    """Take the blocks of such a file into memory, if they are of this model. Answered by `SavedState`."""
+
+    path: str
+
+
+StateCall: TypeAlias = SaveState | LoadState | SaveSlot | EraseSlot | KeepPrefixes | TakePrefixes
 
 
 class SavedState(Sendable, frozen=True):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,45 @@ def test_the_context_is_the_models_own(tiny_llama: Path, tmp_path: Path) -> None
     with chaski.load(tiny_llama) as model:
         assert model.context == CONTEXT
     with chaski.load(write_tiny_llama(tmp_path / "long.gguf", llama__context_length=100_000)) as model:
-        assert model.context == 4096
+        assert model.context == 100_000
+
+
+def test_a_long_context_takes_memory_when_it_is_used(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "long.gguf", llama__context_length=262_144)
+    with chaski.load(path, prompt_cache=False) as model:
+        model.wait_loaded()
+        assert model.context == 262_144
+        assert (unused := model.unused_bytes) > 100_000_000
+        before = _resident_bytes()
+        model.generate([1] * 100, num_predict=2)
+        assert unused - model.unused_bytes == unused // 262_144 * 101
+        assert _resident_bytes() - before < 20_000_000
+    with chaski.load(path, context=1000) as model:
+        assert model.unused_bytes == 0
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_sequences_share_the_memory_of_a_chosen_context(
+    tiny_llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with chaski.load(tiny_llama, most_parallel=4) as model:
+        assert (model.engine.parallel, model.context) == (4, CONTEXT)
+        assert model.context_reason == "the model's own"
+    with chaski.load(tiny_llama, most_parallel=4, parallel=2) as model:
+        assert model.engine.parallel == 2
+    with pytest.raises(chaski.OutOfMemoryError), chaski.load(tiny_llama, claimed_memory=1 << 60):
+        pass
+
+
+def test_who_has_set_the_context(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "64")
+    with chaski.load(tiny_llama) as model:
+        assert (model.context, model.context_reason) == (64, "OLLAMA_CONTEXT_LENGTH")
+    with chaski.load(tiny_llama, context=32) as model:
+        assert (model.context, model.context_reason) == (32, "as asked for")
 
 
 def test_a_context_beyond_the_models_is_warned_of(tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:

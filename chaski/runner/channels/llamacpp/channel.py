@@ -96,7 +96,10 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         anonymous = _anonymous_bytes()
         self._server = LlamaServer(self._settings)
         config = PromptConfig(len(vocabulary), self._settings.pooling)
-        self._prompts = LlamaPrompts(file, config, self._settings.room, defaults, self._server, vocabulary)
+        settings = self._settings
+        self._prompts = LlamaPrompts(
+            file, config, settings.room, defaults, self._server, vocabulary, settings.longest
+        )
         hidden = {*vocabulary.ids_of_type(TokenType.CONTROL, TokenType.UNKNOWN), *vocabulary.eos_ids}
         self._controls = {token_id: vocabulary.tokens[token_id] for token_id in hidden}
         # Tokens that end an answer are control tokens too, and the text of a grammar never produces them.
@@ -109,6 +112,9 @@ class LlamaCppChannel(BaseChannel[LlamaCppCall]):
         self.info = Info(
             path=str(file.path),
             context=self._settings.context,
+            context_reason=self._settings.context_reason,
+            max_context=self._settings.longest,
+            parallel=self._settings.parallel,
             vocab_size=len(vocabulary),
             chat_template=self._prompts.chat_template,
             load_seconds=perf_counter() - started,

@@ -54,7 +54,7 @@ class ImagePrompt(Prompt, frozen=True):
         raise ContextLengthError(
             f"the prompt has {length} tokens including its images, but the context holds "
             f"{length - excess}; the engine llama.cpp cannot truncate prompts with images: shorten it, "
-            "or load the model with a larger context",
+            "or set OLLAMA_CONTEXT_LENGTH or num_ctx to more",
             length,
             length - excess,
         )

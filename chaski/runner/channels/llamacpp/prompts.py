@@ -43,9 +43,10 @@ class LlamaPrompts(PromptBuilder):
         defaults: Defaults,
         server: LlamaServer,
         vocabulary: Vocabulary,
+        max_context: int = 0,
     ) -> None:
         vision = PictureReader(server.image_tokens) if server.has_vision else None
-        super().__init__(file, config, context, defaults, vision)
+        super().__init__(file, config, context, defaults, vision, max_context)
         self._server = server
         self._vocabulary = vocabulary
 

@@ -20,18 +20,20 @@ from chaski.model.pooling import Pooling, read_pooling
 from chaski.names import AUTO
 from chaski.runner.loading.gpus import GPUWishes
 from chaski.runner.loading.reservation import check_form
-from chaski.runner.loading.sizes import at_least, context_size, thread_count
+from chaski.runner.loading.sizes import at_least, context_size, thread_count, usual_context
 
 __all__ = ["LlamaSettings"]
 
 # llama.cpp allocates whole blocks of this many tokens for each sequence, and leaves the last tokens free.
 _BLOCK, _FREE = 256, 2
+_UNKNOWN = 1 << 31
 _BYTES = {DType.F32: 4.0, DType.F16: 2.0, DType.BF16: 2.0, DType.Q8_0: 34 / 32, DType.Q4_0: 18 / 32}
 
 
 class LlamaSettings(Struct, frozen=True, kw_only=True):
     """Settings of the engine llama.cpp; `chaski.load` documents them.
 
+    context_reason  why the context has its length, in words
     trained       context that the model was trained for; llama.cpp never gives a sequence more
     projector     the file of its encoder of images
     pooling       the way it makes vectors; None for a model of text
@@ -49,6 +51,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
     pooling: Pooling | None
     gpus: GPUWishes
     projector: str | None = None
+    context_reason: str = ""
 
     @classmethod
     def of(cls, file: GGUFFile, defaults: Defaults, options: Mapping[str, Any]) -> LlamaSettings:
@@ -62,7 +65,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
             raise OptionError(
                 "the engine llama.cpp does not support draft models; load the model without draft"
             )
-        trained = file.get(f"{file.architecture}.context_length", int, 0) or 1 << 31
+        trained = file.get(f"{file.architecture}.context_length", int, 0) or _UNKNOWN
         usual = defaults.loading.get("num_ctx", environment.context)
         flash = options.get("flash_attention")
         flash = environment.flash_attention if flash is None else flash
@@ -73,13 +76,15 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
                 f"the engine llama.cpp cannot store keys and values as {dtype.value}; it supports "
                 f"{', '.join(known.value for known in _BYTES)}"
             )
-        parallel, projector = options.get("parallel"), options.get("projector")
+        parallel = options.get("parallel") or environment.parallel or options.get("most_parallel")
+        projector = options.get("projector")
         usual_threads = defaults.loading.get("num_thread") or environment.threads
         return cls(
             path=os.fspath(file.path),
-            context=context_size(file.path, trained, options.get("context"), usual),
+            context=_context(file, trained, usual, options),
+            context_reason=_context_reason(options, defaults, environment),
             trained=trained,
-            parallel=at_least("parallel", environment.parallel or 1 if parallel is None else parallel, 1),
+            parallel=at_least("parallel", 1 if parallel is None else parallel, 1),
             num_batch=at_least("num_batch", options.get("num_batch", 512), 1),
             projector=None if projector is None else os.fspath(projector),
             threads=thread_count(options.get("threads"), usual_threads) or physical_cores(),
@@ -98,6 +103,11 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
     def room(self) -> int:
         """Number of tokens that a sequence can use: the context without the free tokens at its end."""
         return max(min(self.context, self.trained - _FREE), 1)
+
+    @property
+    def longest(self) -> int:
+        """The longest context that the model was made for; 0 if its file does not tell."""
+        return 0 if self.trained == _UNKNOWN else self.trained
 
     @property
     def cells(self) -> int:
@@ -138,6 +148,26 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
         rows = number("block_count") * number("attention.head_count_kv", heads)
         keys = number("attention.key_length", size) * _BYTES[self.types.keys]
         return rows * (keys + number("attention.value_length", size) * _BYTES[self.types.values])
+
+
+def _context(file: GGUFFile, trained: int, usual: int | None, options: Mapping[str, Any]) -> int:
+    """Return the context: the one that is set, else the usual one or what a request needs.
+
+    llama.cpp takes the memory of the whole context at once.
+    """
+    if options.get("context") is not None:
+        return context_size(file.path, trained, options["context"])
+    if usual is not None:
+        return min(trained, at_least("num_ctx", usual, 1))
+    return usual_context(trained, options.get("needed_context"))
+
+
+def _context_reason(options: Mapping[str, Any], defaults: Defaults, environment: Environment) -> str:
+    if options.get("context") is not None:
+        return "as asked for"
+    if "num_ctx" in defaults.loading:
+        return "num_ctx of the model"
+    return "OLLAMA_CONTEXT_LENGTH" if environment.context is not None else ""
 
 
 def _pooling(file: GGUFFile) -> Pooling | None:

@@ -67,7 +67,7 @@ class LoadProgress(Sendable, frozen=True):
 class Failure(Sendable, frozen=True):
     """An error instead of an answer: the name of a class in `chaski.errors`, and its message.
 
-    `excess`: the number of tokens and the limit if a prompt is too long; empty otherwise.
+    `excess`: the number of tokens, the limit and the longest context if a prompt is too long; else empty.
     """
 
     kind: str
@@ -80,7 +80,7 @@ class Failure(Sendable, frozen=True):
         traceback is in the worker's log.
         """
         if isinstance(error, ContextLengthError):
-            return cls("ContextLengthError", str(error), (error.length, error.limit))
+            return cls("ContextLengthError", str(error), (error.length, error.limit, error.longest))
         if isinstance(error, ChaskiError):
             return cls(class_name(error), str(error))
         return cls("WorkerError", f"the worker failed with {error!r}; see its log for details")

@@ -1,0 +1,112 @@
+"""The size of a cache whose context nobody has set, with made-up figures of memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaski.kvcache import CacheSize
+from chaski.ml.backend import ByDevice
+from chaski.runner.loading.sizes import Sizing, usual_context
+
+GB = 10**9
+A_TOKEN = 131_072  # bytes of a token's keys and values, as of a model of 8B
+
+
+def chosen(
+    left: float,
+    trained: int = 131_072,
+    needed: int | None = None,
+    parallels: tuple[int, ...] = (4, 2, 1),
+    bytes_each: int = A_TOKEN,
+    devices: tuple[str, ...] = ("cpu",),
+) -> tuple[int, int]:
+    """Return the sequences and the context where `left` GB are left on each device."""
+
+    def cache_bytes(size: CacheSize) -> ByDevice:
+        return dict.fromkeys(devices, size.sequences * size.capacity * bytes_each)
+
+    sizing = Sizing.of(trained, needed, parallels, 512)
+    size = sizing.choose(cache_bytes, dict.fromkeys(devices, int(left * GB)))
+    return size.sequences, size.capacity
+
+
+@pytest.mark.parametrize(
+    ("left", "size"),
+    [
+        (1000, (4, 131_072)),  # all that the model was made for
+        (48, (4, 45_056)),  # half of the memory, in steps of 1,024 tokens
+        (24, (2, 45_056)),  # an agent's prompts are worth more than more sequences
+        (10, (1, 37_888)),
+        (6, (1, 32_768)),  # one such context may take more than half
+        (4, (1, 26_624)),
+        (0.5, (1, 4_096)),  # does not fit, and loading says so
+        (0, (1, 4_096)),
+    ],
+)
+def test_memory_decides(left: float, size: tuple[int, int]) -> None:
+    assert chosen(left) == size
+
+
+def test_a_model_gets_no_more_than_it_was_made_for() -> None:
+    assert chosen(1000, trained=2048) == (4, 2048)
+    assert chosen(0, trained=2048) == (1, 2048)
+    assert chosen(10**6, trained=10_000_000) == (4, 262_144)
+
+
+def test_a_fixed_number_of_sequences_stays() -> None:
+    assert chosen(10, parallels=(4,)) == (4, 16_384)
+    assert chosen(1, parallels=(8,)) == (8, 4_096)
+
+
+def test_a_request_that_needs_more_gets_room_to_grow() -> None:
+    assert chosen(10, needed=50_000) == (1, 66_560)  # 7/8 of the memory hold no more
+    assert chosen(14, needed=40_000) == (1, 53_248)
+    assert chosen(11, needed=42_000) == (1, 72_704)
+    assert chosen(1, needed=50_000) == (1, 50_000)  # does not fit
+    assert chosen(1000, needed=300_000) == (4, 131_072)
+    assert chosen(10**6, needed=300_000, trained=10**6) == (4, 300_000)
+
+
+def test_the_smallest_device_decides() -> None:
+    def cache_bytes(size: CacheSize) -> ByDevice:
+        return {"cuda:0": size.capacity * A_TOKEN, "cpu": size.capacity}
+
+    size = Sizing.of(131_072, None, (1,), 512).choose(cache_bytes, {"cuda:0": 4 * GB, "cpu": 100 * GB})
+    assert size.capacity == 26_624
+    nowhere = Sizing.of(131_072, None, (1,), 512).choose(cache_bytes, {"cpu": 100 * GB})
+    assert nowhere.capacity == 4096
+
+
+def test_windows_take_no_more_for_longer_contexts() -> None:
+    def cache_bytes(size: CacheSize) -> ByDevice:
+        return {"cpu": size.sequences * min(size.capacity, 1024) * A_TOKEN}
+
+    size = Sizing.of(131_072, None, (4, 2, 1), 512).choose(cache_bytes, {"cpu": 2 * GB})
+    assert (size.sequences, size.capacity) == (4, 131_072)
+
+
+def test_smaller_sizes_are_tried_down_to_the_smallest() -> None:
+    sizing: Sizing | None = Sizing.of(16_384, None, (4, 2, 1), 512)
+    tried = []
+    while sizing is not None:
+        size = sizing.choose(lambda size: {}, {})
+        tried.append((size.sequences, size.capacity))
+        sizing = sizing.below(size)
+    assert tried == [(4, 16_384), (4, 8192), (4, 4096), (2, 4096), (1, 4096)]
+
+
+def test_reasons() -> None:
+    sizing = Sizing.of(131_072, None, (4, 2, 1), 512)
+    assert sizing.reason(CacheSize(4, 131_072, 512), 131_072) == "the model's own"
+    shorter = sizing.reason(CacheSize(2, 40_960, 512), 131_072)
+    assert shorter == "what the memory allows; the model's own is 131,072"
+    longest = sizing.reason(CacheSize(2, 262_144, 512), 10**6)
+    assert longest == "the longest that is chosen; the model's own is 1,000,000"
+
+
+def test_the_usual_context_where_memory_does_not_decide() -> None:
+    assert usual_context(512) == 512
+    assert usual_context(8192) == 4096
+    assert usual_context(8192, 4000) == 4096
+    assert usual_context(8192, 4097) == 8192
+    assert usual_context(100_000, 5000) == 10_000
