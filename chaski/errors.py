@@ -228,16 +228,34 @@ class OptionError(ChaskiError):
     """An argument, an option or an environment variable has a bad value."""
 
 
+# What a recommended context has in addition to a prompt, and a multiple of which it is.
+_ROOM_TO_ANSWER, _STEP = 1024, 4096
+
+
 class ContextLengthError(OptionError):
     """A prompt has more tokens than the context holds, and may not be shortened.
 
-    `length` is its number of tokens and `limit` the maximum; both are 0 if unknown.
+    `length` is its number of tokens, `limit` the maximum, and `longest` the longest context that the model
+    was made for; each is 0 if unknown.
     """
 
-    def __init__(self, message: str, length: int = 0, limit: int = 0) -> None:
+    def __init__(self, message: str, length: int = 0, limit: int = 0, longest: int = 0) -> None:
         super().__init__(message)
         self.length = length
         self.limit = limit
+        self.longest = longest
+
+    @property
+    def way_out(self) -> str:
+        """What helps, in words: the settings with a value that is enough, or another model."""
+        if self.longest and self.length > self.longest:
+            return (
+                f"the model was made for {self.longest} tokens, so shorten the prompt or use a model with a "
+                "longer context"
+            )
+        enough = -(-(self.length + _ROOM_TO_ANSWER) // _STEP) * _STEP
+        enough = min(enough, self.longest) if self.longest else enough
+        return f"set OLLAMA_CONTEXT_LENGTH or num_ctx to {enough} or more, or shorten the prompt"
 
 
 def closed() -> ClosedError:

@@ -30,8 +30,8 @@ from chaski.model.pooling import Pooling
 
 __all__ = ["PromptEncoder", "TokenConfig"]
 
+_OR_CUT = ", or set truncate"
 _EMPTY = "the prompt is empty; give at least one token"
-_ADVICE = ", load the model with a larger context or set truncate"
 
 
 class TokenConfig(Protocol):
@@ -54,9 +54,16 @@ class PromptEncoder(ABC):
     _is_bidirectional = False
 
     def __init__(
-        self, file: GGUFFile, config: TokenConfig, context: int, vision: ImageReader | None = None
+        self,
+        file: GGUFFile,
+        config: TokenConfig,
+        context: int,
+        vision: ImageReader | None = None,
+        max_context: int = 0,
     ) -> None:
+        """`max_context`: the longest context that the model was made for; 0 if unknown."""
         self.context = context
+        self.max_context = max_context
         self._vision = vision
         self._recent = RecentImages()
         self._file = file
@@ -93,10 +100,14 @@ class PromptEncoder(ABC):
         )
 
     def vector_texts(self, request: Embed | Rank) -> list[list[int]]:
-        """Return the ids of each text that becomes a vector. Raises UnsupportedError or OptionError."""
+        """Return the ids of each text that becomes a vector. Raises UnsupportedError or OptionError.
+
+        A caller that can reload the model gets the error of the longest text, and none is cut.
+        """
+        truncate = request.truncate and not request.can_reload
         if isinstance(request, Embed):
-            return self._all_embeddable(request.texts, request.truncate)
-        return self.pairs(request.query, request.documents, request.truncate)
+            return self._all_embeddable(request.texts, truncate)
+        return self.pairs(request.query, request.documents, truncate)
 
     def _all_embeddable(self, texts: Items[str | Items[int]], truncate: bool) -> list[list[int]]:
         """Return the ids of texts that become vectors."""
@@ -104,7 +115,7 @@ class PromptEncoder(ABC):
             raise UnsupportedError(f"{self._name}: this model does not support embeddings")
         if not texts:
             raise OptionError("there is no text to embed; give at least one")
-        return [self._embeddable(text, truncate) for text in texts]
+        return _each([partial(self._embeddable, text, truncate) for text in texts])
 
     def pairs(self, query: str, documents: Items[str], truncate: bool) -> list[list[int]]:
         """Return the ids of a query with each document, for a model that ranks. Raises UnsupportedError."""
@@ -113,9 +124,11 @@ class PromptEncoder(ABC):
         template = checked_template(self._file.get(RANKING_TEMPLATE, str, None), self._is_causal)
         texts = arguments.string_list(documents, "documents")
         end = self.tokenizer, self.context, truncate
-        if template is None:
-            return [self.separators.ids(query, each, *end) for each in texts]
-        return [pair_ids(template, query, each, *end) for each in texts]
+        make = self.separators.ids if template is None else partial(pair_ids, template)
+        try:
+            return _each([partial(make, query, each, *end) for each in texts])
+        except ContextLengthError as error:
+            raise self._too_long("query and document have", error.length) from None
 
     @cached_property
     def separators(self) -> Separators:
@@ -166,7 +179,7 @@ class PromptEncoder(ABC):
         if truncate and len(ids) > self.context:
             bare = self._encode(text) if isinstance(text, str) else ids
             return cut(ids, bare, self.context)
-        self._require_fit(len(ids), _ADVICE)
+        self._require_fit(len(ids))
         return ids
 
     def _checked(self, token_ids: Items[int], has_rows: bool = False) -> list[int]:
@@ -188,10 +201,27 @@ class PromptEncoder(ABC):
                 f"token id {wrong} is not in the model's vocabulary of {self._vocab_size} tokens"
             )
 
-    def _require_fit(self, length: int, advice: str) -> None:
+    def _require_fit(self, length: int, more: str = _OR_CUT) -> None:
+        """Raise ContextLengthError for a prompt that does not fit. `more`: what else helps, in words."""
         if length > self.context:
-            raise ContextLengthError(
-                f"the prompt has {length} tokens, but the context holds {self.context}; shorten it{advice}",
-                length,
-                self.context,
-            )
+            raise self._too_long("the prompt has", length, more)
+
+    def _too_long(self, what: str, length: int, more: str = _OR_CUT) -> ContextLengthError:
+        """Return the error for a prompt that does not fit, with what helps."""
+        sizes = length, self.context, self.max_context
+        way_out = ContextLengthError("", *sizes).way_out
+        message = f"{what} {length} tokens, but the context holds {self.context}; {way_out}{more}"
+        return ContextLengthError(message, *sizes)
+
+
+def _each(makers: Items[Callable[[], list[int]]]) -> list[list[int]]:
+    """Return the ids that each function makes. Raises the error of the longest text that does not fit."""
+    found, worst = [], None
+    for make in makers:
+        try:
+            found.append(make())
+        except ContextLengthError as error:
+            worst = error if worst is None or error.length > worst.length else worst
+    if worst is not None:
+        raise worst
+    return found

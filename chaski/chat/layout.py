@@ -59,8 +59,8 @@ class Prompt(Struct, frozen=True):
         dropped = range(not_inside(keep, spans), outside(keep + excess, spans))
         if dropped.stop >= len(self.tokens):
             raise OptionError(
-                "the prompt is too long and ends with an image, which cannot be cut; load the model with a "
-                "larger context"
+                "the prompt is too long and ends with an image, which cannot be cut; set "
+                "OLLAMA_CONTEXT_LENGTH or num_ctx to more"
             )
         return Prompt(
             self.tokens[: dropped.start] + self.tokens[dropped.stop :],

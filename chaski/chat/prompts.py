@@ -52,6 +52,9 @@ __all__ = ["Prepared", "PromptBuilder"]
 
 # An answer without limit and end token ends after this many contexts (as in Ollama).
 _ENDLESS_CONTEXTS = 10
+# Answers of agents seldom have more tokens. The number must not grow with the context: a model that was
+# loaded again for a request would be too small for the same request.
+_ANSWER_ROOM = 2048
 # As in llama.cpp: until the context is full.
 _TO_THE_END = -2
 _MAX_FORMATS = 64
@@ -104,8 +107,9 @@ class PromptBuilder(PromptEncoder):
         context: int,
         defaults: Defaults,
         vision: ImageReader | None = None,
+        max_context: int = 0,
     ) -> None:
-        super().__init__(file, config, context, vision)
+        super().__init__(file, config, context, vision, max_context)
         self.defaults = defaults
         self.steering: Steering | None = None
         self._formats: OrderedDict[tuple[StoredFormat, str | None], ChatFormat] = OrderedDict()
@@ -191,7 +195,7 @@ class PromptBuilder(PromptEncoder):
         text, prompt = self._written(conversation, request, images)
         whole = len(prompt.tokens)
         shortens = options.get("truncate") if request.shortens is None else request.shortens
-        if whole > self.context and shortens:
+        if whole > self.context and shortens and not request.can_reload:
             text, prompt = self._written(self._shortened(conversation, request, images), request, images)
         if request.begun:
             require_unconstrained(constraints_of(options), request.tool_choice)
@@ -340,6 +344,8 @@ class PromptBuilder(PromptEncoder):
             sampling = replace(sampling, seed=request.usual_seed)
         elif request.draw:
             sampling = replace(sampling, seed=sampling.seed + request.draw)
+        if request.can_reload:
+            self._require_room(len(whole.tokens), limits)
         prompt = self._fitted(whole, limits)
         self._require_tokens(sampling.logit_bias)
         self._require_tokens(limits.stop_token_ids)
@@ -365,8 +371,15 @@ class PromptBuilder(PromptEncoder):
         if excess <= 0:
             return prompt
         if not limits.truncate:
-            self._require_fit(len(prompt.tokens), ", load the model with a larger context or set truncate")
+            self._require_fit(len(prompt.tokens))
         return prompt.shortened(excess, self._num_keep(prompt, limits))
+
+    def _require_room(self, length: int, limits: AnswerOptions) -> None:
+        """Raise ContextLengthError where a prompt leaves no room for an answer of a usual length."""
+        is_limited = limits.num_predict >= 0
+        needed = length + (min(limits.num_predict, _ANSWER_ROOM) if is_limited else _ANSWER_ROOM)
+        if needed > self.context:
+            raise self._too_long("prompt and answer need", needed)
 
     def _num_keep(self, prompt: Prompt, limits: AnswerOptions) -> int:
         has_bos = prompt.tokens[0] == self.tokenizer.bos_id

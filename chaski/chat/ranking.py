@@ -133,9 +133,6 @@ def _fitted(begin: list[int], document: list[int], end: list[int], context: int,
     length = len(begin) + len(document) + len(end)
     if length > context and (not truncate or room < 1):
         raise ContextLengthError(
-            f"query and document have {length} tokens, but the context holds {context}; shorten them, load "
-            "the model with a larger context or set truncate",
-            length,
-            context,
+            f"query and document have {length} tokens, but the context holds {context}", length, context
         )
     return begin + document[:room] + end

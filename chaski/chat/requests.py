@@ -42,6 +42,8 @@ class Generate(Sendable, frozen=True):
     usual_seed    the seed where neither options nor the model name one; None takes a fresh one
     written       ids that the answer begins with, as it was computed before: they are computed again in few
                 batches, and change nothing
+    can_reload    the caller can load the model with a longer context: it gets ContextLengthError with the
+                number of tokens that are needed, where prompt and answer would be cut
     """
 
     prompt: str | tuple[int, ...]
@@ -51,6 +53,7 @@ class Generate(Sendable, frozen=True):
     draw: int = 0
     usual_seed: int | None = None
     written: tuple[int, ...] = ()
+    can_reload: bool = False
 
 
 class Chat(Sendable, frozen=True):
@@ -72,6 +75,7 @@ class Chat(Sendable, frozen=True):
     begun       text that the answer begins with, after the prompt; its events come first
     usual_seed  as in `Generate`
     written     as in `Generate`
+    can_reload  as in `Generate`
     """
 
     messages: tuple[Any, ...]
@@ -92,6 +96,7 @@ class Chat(Sendable, frozen=True):
     begun: str = ""
     usual_seed: int | None = None
     written: tuple[int, ...] = ()
+    can_reload: bool = False
 
 
 class Fill(Sendable, frozen=True):
@@ -111,29 +116,32 @@ class Fill(Sendable, frozen=True):
     draw: int = 0
     usual_seed: int | None = None
     written: tuple[int, ...] = ()
+    can_reload: bool = False
 
 
 class Embed(Sendable, frozen=True):
     """Make a vector of each text, or list of ids; the answer has a row for each.
 
     dimensions  number of first elements to keep; None and 0 keep all
+    can_reload  as in `Generate`
     """
 
     texts: tuple[str | tuple[int, ...], ...]
     truncate: bool = False
     normalize: bool = True
     dimensions: int | None = None
+    can_reload: bool = False
 
 
 class Rank(Sendable, frozen=True):
     """Score the relevance of each document to a query; the answer has a row for each.
 
-    `truncate` cuts off the end of documents that are too long.
-    """
+    `truncate` cuts off the end of documents that are too long. `can_reload`    """
 
     query: str
     documents: tuple[str, ...]
     truncate: bool = False
+    can_reload: bool = False
 
 
 def generate_request(prompt: str | Iterable[int], suffix: str, options: Mapping[str, Any]) -> Generate | Fill:
