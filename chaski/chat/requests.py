@@ -136,7 +136,8 @@ class Embed(Sendable, frozen=True):
 class Rank(Sendable, frozen=True):
     """Score the relevance of each document to a query; the answer has a row for each.
 
-    `truncate` cuts off the end of documents that are too long. `can_reload`    """
+    `truncate` cuts off the end of documents that are too long. `can_reload` is as in `Generate`.
+    """
 
     query: str
     documents: tuple[str, ...]

@@ -44,6 +44,8 @@ def command(prefix: str, as_json: bool) -> None:
     ]
     click.echo(table([("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE"), *rows], indent=""))
     for model in models:
+        if words := model.get("context_reason"):
+            click.echo(f"{model['name']}: context: {words}")
         if words := model.get("speculation"):
             click.echo(filled(f"{model['name']}: proposals come from {words}"))
         if names := model.get("adapters"):

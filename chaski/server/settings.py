@@ -41,6 +41,7 @@ class Settings(Struct, frozen=True):
     states       folder of saved slots; None to save none
     files        bytes that the files of batches may occupy; 0 to accept none
     mcp_servers  origins that the web page may reach in addition to this server
+    context      tokens of each sequence; None where memory decides
     parallel     sequences per model; None for `most_parallel`, or fewer if memory is short
     body_memory  bytes that all request bodies together may occupy in memory
     """
@@ -67,6 +68,7 @@ class Settings(Struct, frozen=True):
     load_timeout: float = 300.0
     max_loaded: int = _DEFAULT_LOADED
     max_queue: int = 512
+    context: int | None = None
     parallel: int | None = None
     most_parallel: int = 4
     private_registries: frozenset[str] = frozenset()
@@ -102,6 +104,7 @@ class Settings(Struct, frozen=True):
             load_timeout=environment.load_timeout or math.inf,
             max_loaded=environment.max_loaded or _DEFAULT_LOADED,
             max_queue=environment.max_queue,
+            context=environment.context,
             parallel=environment.parallel,
             private_registries=frozenset(environment.private_registries),
             header_timeout=environment.header_timeout,

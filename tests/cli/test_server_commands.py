@@ -121,7 +121,8 @@ def test_run_prints_vectors(server: Running, tmp_path: Path, monkeypatch: pytest
 def test_ps_and_stop(server: Running) -> None:
     assert chaski("ps").stdout.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "ENGINE"]
     server.post("/api/generate", {"model": "helper"})
-    (_, row) = chaski("ps").stdout.splitlines()
+    (_, row, context) = chaski("ps").stdout.splitlines()
+    assert context == "helper:latest: context: the model's own"
     assert row.split()[0] == "helper:latest"
     assert "100% CPU" in row
     [shown] = json.loads(chaski("ps", "HELP", "--json").stdout)["models"]

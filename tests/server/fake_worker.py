@@ -42,6 +42,7 @@ from chaski.runner.channels.messages import (
 from chaski.runner.engine.live import LiveSequences, TokenTotals
 from chaski.runner.engine.outputs import Outputs
 from chaski.runner.prefix.use import TierUse
+from chaski.runner.states.state_calls import KeepPrefixes, SavedState, TakePrefixes
 
 PREFIXES = TierUse("memory", 2, 300, 4000, 9000), TierUse("disk", 3, 600, 5000, 70000)
 MEMORY = Memory((DeviceMemory(HOST, 100, 20, 3), DeviceMemory("imaginary:0", 4000, 500, 6, is_gpu=True)))
@@ -58,7 +59,7 @@ class Script:
     """The behaviour of workers.
 
     pieces: an answer. reason: the reason of its end. hold: answers wait until it is set.
-    fail: returns the error of loading.
+    fail: returns the error of loading. max_context: a request that needs more than `context` gets up to this.
     """
 
     pieces: Sequence[str | Exception] = ("hello",)
@@ -66,6 +67,8 @@ class Script:
     hold: threading.Event | None = None
     fail: Callable[[dict[str, Any]], ChaskiError | None] = lambda options: None
     context: int = 4000
+    max_context: int = 0
+    unused_bytes: int = 0
     asked: list[ModelCall] = field(default_factory=list)
     opened: list[FakeWorker] = field(default_factory=list)
     cancelled: int = 0
@@ -158,8 +161,14 @@ class FakeWorker:
             case RenderChat():
                 put(String(self.prompts.conversation_text(call.chat)))
             case Embed() | Rank():
-                texts = self.prompts.vector_texts(call)
+                try:
+                    texts = self.prompts.vector_texts(call)
+                except ChaskiError as error:
+                    put(error)
+                    return
                 put(Outputs(np.ones((len(texts), 4), np.float32), sum(map(len, texts))))
+            case KeepPrefixes() | TakePrefixes():
+                put(SavedState(0, 0, 0.0))
             case Generate() | Chat() | Fill():
                 try:
                     prepared = self.prompts.prepare(call, call.images)
@@ -174,13 +183,18 @@ class FakeWorker:
 
     @cached_property
     def prompts(self) -> _Prompts:
-        return _Prompts(open_model(self.path), _Config(), self._info().context, Defaults())
+        info = self._info()
+        file, defaults = open_model(self.path), Defaults()
+        return _Prompts(file, _Config(), info.context, defaults, max_context=info.max_context)
 
     def _info(self) -> Info:
-        context = self.options.get("context") or self.script.context
+        needed = min(self.options.get("needed_context") or 0, self.script.max_context)
+        context = self.options.get("context") or max(self.script.context, needed)
         return Info(
             path="",
             context=context,
+            max_context=self.script.max_context,
+            unused_bytes=self.script.unused_bytes,
             vocab_size=256,
             chat_template=None,
             load_seconds=0.0,

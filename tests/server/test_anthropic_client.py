@@ -96,7 +96,8 @@ def test_a_prompt_that_does_not_fit_is_refused(client: anthropic.Anthropic) -> N
         error: Any = refused.value.body
         assert error["error"] == {
             "type": "invalid_request_error",
-            "message": f"prompt is too long: {length} tokens > 1024 maximum",
+            "message": f"prompt is too long: {length} tokens > 1024 maximum; the model was made for 1024 "
+            "tokens, so shorten the prompt or use a model with a longer context",
         }
 
 

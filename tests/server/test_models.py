@@ -129,17 +129,41 @@ def test_less_in_parallel_before_giving_up() -> None:
     script = Script(fail=lambda options: OutOfMemoryError("no") if options["parallel"] > 1 else None)
 
     async def test(models: ModelPool) -> None:
-        await use(models, "a")
+        await use(models, "a", context=100)
         assert models.loaded[0].parallel == 1
 
     with_models(test, script)
 
     async def refused(models: ModelPool) -> None:
         with pytest.raises(OutOfMemoryError):
-            await use(models, "a")
+            await use(models, "a", context=100)
         assert names(models) == []
 
     with_models(refused, script, parallel=4)
+
+
+def test_memory_that_others_will_take_is_claimed() -> None:
+    script = Script(unused_bytes=1000)
+
+    async def test(models: ModelPool) -> None:
+        for name in ("a", "b", "c"):
+            await use(models, name)
+
+    with_models(test, script)
+    assert [worker.options.get("claimed_memory") for worker in script.opened] == [None, 1000, 2000]
+
+
+def test_a_cluster_has_one_context_for_all_replicas() -> None:
+    script = Script()
+
+    async def test(models: ModelPool) -> None:
+        await use(models, "a", trained=10_000)
+        await use(models, "b", trained=10_000, context=100)
+        await use(models, "c", trained=2000)
+
+    with_models(test, script, cluster="local")
+    assert [worker.options["context"] for worker in script.opened] == [4096, 100, 2000]
+    assert all(worker.options["parallel"] == 4 for worker in script.opened)
 
 
 def test_errors_of_loading_name_the_model_and_no_file() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from chaski.chat.events import Done, PromptScores, PromptTokens, ToolCall
 from chaski.errors import OptionError, SamplingError
@@ -42,13 +43,19 @@ class ChatService:
                 require(job.info.makes_text, f'"{request.model}" does not support generate')
                 call = await generate_call(job, request)
                 answer = _Answer(request.prompt, request.echoes, request.returns_context)
-            async with self._jobs.use(job, client) as loaded:
+
+            async def ask(loaded: LoadedModel, can_reload: bool) -> ServiceEvents:
                 if isinstance(request, GenerateRequest) and request.token_ids:
                     check_ids(request.token_ids, loaded)
                     answer.prompt = await loaded.model.detokenize(request.token_ids) if request.echoes else ""
-                async with aclosing(self._answer(job, loaded, call, answer)) as events:
+                own = replace(call, can_reload=can_reload)
+                async with aclosing(self._answer(job, loaded, own, answer)) as events:
                     async for event in events:
                         yield event
+
+            async with aclosing(self._jobs.ask(job, client, ask)) as events:
+                async for event in events:
+                    yield event
 
     async def load(self, request: ModelRequest, client: str) -> float:
         """Load a model without a prompt. Returns the seconds that this took."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,11 +34,13 @@ from chaski.server.telemetry.recorder import Recorder
 
 __all__ = ["Job", "Jobs", "chat_call", "check_ids", "generate_call", "lacks", "require", "too_long"]
 
+# Ollama's words, which clients know.
 _TOO_LONG = "the input length exceeds the context length"
-_NO_SHIFT = (
-    "the prompt is longer than the context length currently available to the model; shorten the prompt, "
-    "adjust the context length in settings, or use a model with a longer context length"
-)
+_NO_SHIFT = "the prompt is longer than the context length currently available to the model"
+
+T = TypeVar("T")
+Ask: TypeAlias = Callable[[LoadedModel, bool], AsyncGenerator[T, None]]
+"""Asks a model. The flag says whether it may answer by ContextLengthError that it needs a longer context."""
 
 
 class Job(Struct, frozen=True):
@@ -59,7 +61,10 @@ class Job(Struct, frozen=True):
 
     @property
     def needs(self) -> ModelNeeds:
-        """The settings with which the job's model must be loaded."""
+        """The settings with which the job's model must be loaded.
+
+        `needed_context` is unknown until the model has counted the tokens of the prompt.
+        """
         usual = self.found.model.parameters.get("num_ctx")
         engine = self.engine
         return ModelNeeds(
@@ -70,6 +75,7 @@ class Job(Struct, frozen=True):
             adapters=self.adapters,
             context=self._bounded(self.options.context),
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
+            trained=self.info.trained_context,
             threads=self.options.threads,
             gpus=self.options.gpus,
             engine=engine,
@@ -161,19 +167,55 @@ class Jobs:
 
     @asynccontextmanager
     async def use(self, job: Job, client: str) -> AsyncIterator[LoadedModel]:
-        """Yield a job's model, and load it first if necessary.
-
-        Raises the error of `too_long` if the prompt does not fit into the context.
-        """
+        """Yield a job's model, and load it first if necessary."""
         with self._recorded(job.record):
-            claimed = partial(self.recorder.loaded, job.record)
-            async with self.models.use(job.needs, client, claimed) as loaded:
-                if job.state is not None:
-                    await loaded.states.require(*job.state, job.cache_salt)
-                try:
-                    yield loaded
-                except ContextLengthError as error:
-                    raise too_long(job.request, error) from None
+            async with self._place(job, client, job.needs) as loaded:
+                yield loaded
+
+    async def ask(self, job: Job, client: str, ask: Ask[T]) -> AsyncGenerator[T, None]:
+        """Yield what a job's model answers. It is loaded again, once, if the job needs a longer context.
+
+        A context that somebody has set stays.
+        """
+        needs = job.needs
+        is_set = needs.context or needs.usual_context or self._settings.context
+        with self._recorded(job.record):
+            try:
+                async with aclosing(self._attempt(job, client, needs, ask, may_grow=not is_set)) as answers:
+                    async for each in answers:
+                        yield each
+                return
+            except _LongerContextError as longer:
+                needs = replace(needs, needed_context=longer.length)
+            async with aclosing(self._attempt(job, client, needs, ask, may_grow=False)) as answers:
+                async for each in answers:
+                    yield each
+
+    async def _attempt(
+        self, job: Job, client: str, needs: ModelNeeds, ask: Ask[T], may_grow: bool
+    ) -> AsyncGenerator[T, None]:
+        """Yield what a model answers. Raises _LongerContextError where a longer context may help.
+
+        Raises the error of `too_long` where it does not.
+        """
+        async with self._place(job, client, needs) as loaded:
+            may_grow = may_grow and loaded.can_grow
+            try:
+                async with aclosing(ask(loaded, may_grow)) as answers:
+                    async for each in answers:
+                        yield each
+            except ContextLengthError as error:
+                if may_grow and error.length > loaded.info.context:
+                    raise _LongerContextError(error.length) from None
+                raise too_long(job.request, error) from None
+
+    @asynccontextmanager
+    async def _place(self, job: Job, client: str, needs: ModelNeeds) -> AsyncIterator[LoadedModel]:
+        claimed = partial(self.recorder.loaded, job.record)
+        async with self.models.use(needs, client, claimed) as loaded:
+            if job.state is not None:
+                await loaded.states.require(*job.state, job.cache_salt)
+            yield loaded
 
     @contextmanager
     def _recorded(self, record: RequestRecord) -> Iterator[None]:
@@ -186,6 +228,13 @@ class Jobs:
             raise
         finally:
             self.recorder.end(record, error)
+
+
+class _LongerContextError(Exception):
+    """A request needs a context of `length` tokens."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
 
 
 async def chat_call(job: Job, request: ChatRequest) -> Chat:
@@ -288,8 +337,15 @@ def _limit(options: RequestOptions) -> int | None:
 
 
 def too_long(request: ModelRequest, error: ContextLengthError) -> ContextLengthError:
-    """Return the error for a prompt that does not fit, in Ollama's wording."""
-    return ContextLengthError(_NO_SHIFT if request.truncate else _TOO_LONG, error.length, error.limit)
+    """Return the error for a prompt that does not fit, in Ollama's wording, and with what helps."""
+    words = _NO_SHIFT if request.truncate else _TOO_LONG
+    sizes = error.length, error.limit, error.longest
+    if error.limit:
+        words += (
+            f": the prompt has {error.length} tokens, and this model was loaded with a context of "
+            f"{error.limit}; {error.way_out}"
+        )
+    return ContextLengthError(words, *sizes)
 
 
 def require(condition: bool, problem: str) -> None:

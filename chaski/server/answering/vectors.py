@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chaski.chat.requests import Rank, embed_request
+from chaski.chat.requests import Embed, Rank, embed_request
 from chaski.errors import OptionError, UnsupportedError
 from chaski.runner.generation.output_sequences import relevance
 from chaski.server.answering.jobs import Job, Jobs, lacks, require
 from chaski.server.answering.requests import EmbedRequest, RerankRequest
+from chaski.server.models.loaded import LoadedModel
 
 __all__ = ["Embedded", "VectorService"]
 
@@ -41,15 +46,12 @@ class VectorService:
         require(job.info.is_embedding, lacks(job, "embedding"))
         _require_no_adapters(job)
         _require_room(len(request.inputs), job.info.embedding_length)
-        async with self._jobs.use(job, client) as loaded:
-            loading = job.seconds
-            if not request.inputs:
-                return self._told(job, np.zeros((0, 0), np.float32), 0, loading)
-            truncates = request.truncate and request.shift
-            call = embed_request(request.inputs, truncates, request.normalize, request.dimensions)
-            found = await loaded.model.vectors(call)
-            job.record.prompt_tokens = found.num_tokens
-        return self._told(job, found.rows, found.num_tokens, loading)
+        if not request.inputs:
+            async with self._jobs.use(job, client):
+                return Embedded(np.zeros((0, 0), np.float32), 0, job.seconds, job.seconds)
+        truncates = request.truncate and request.shift
+        call = embed_request(request.inputs, truncates, request.normalize, request.dimensions)
+        return await self._computed(job, client, call)
 
     async def rerank(self, request: RerankRequest, client: str) -> Embedded:
         """Return the relevance of each document to the query, from 0 to 1."""
@@ -59,15 +61,21 @@ class VectorService:
         _ = (
             job.info.ranking_template
         )  # if the file lacks the template, this raises before the model is loaded
-        async with self._jobs.use(job, client) as loaded:
-            loading = job.seconds
-            call = Rank(request.query, tuple(request.documents), request.truncate)
-            found = await loaded.model.vectors(call)
-            job.record.prompt_tokens = found.num_tokens
-        return self._told(job, relevance(found.rows), found.num_tokens, loading)
+        call = Rank(request.query, tuple(request.documents), request.truncate)
+        found = await self._computed(job, client, call)
+        return replace(found, rows=relevance(found.rows), total_seconds=job.seconds)
 
-    def _told(self, job: Job, rows: F32, num_tokens: int, loading: float) -> Embedded:
-        return Embedded(rows, num_tokens, loading, job.seconds)
+    async def _computed(self, job: Job, client: str, call: Embed | Rank) -> Embedded:
+        """Return the rows that the model makes of a call."""
+
+        async def ask(loaded: LoadedModel, can_reload: bool) -> AsyncGenerator[Embedded, None]:
+            loading = job.seconds
+            found = await loaded.model.vectors(replace(call, can_reload=can_reload))
+            job.record.prompt_tokens = found.num_tokens
+            yield Embedded(found.rows, found.num_tokens, loading, job.seconds)
+
+        async with aclosing(self._jobs.ask(job, client, ask)) as answers:
+            return [each async for each in answers][-1]
 
 
 def _require_room(count: int, size: int) -> None:

@@ -78,15 +78,15 @@ async def memory(http: HTTPRequest) -> Reply:
     context, parallel = fields.integer("num_ctx", None), fields.integer("parallel", None)
     if context is not None:
         context = min(context, info.trained_context or context)
-    if parallel is None:
-        parallel = services.settings.parallel or services.settings.most_parallel
+    parallel = services.settings.parallel if parallel is None else parallel
     freeable = 0
     for loaded in services.models.loaded:
         held = loaded.info.memory.on(HOST)
         # The model's own weights would be needed again.
         freeable += held.total - (held.weights if loaded.path == found.model.path else 0)
     estimates: Estimates = services.estimates
-    return await estimates.ask(services.catalog.store.root, found.name, context, parallel, freeable)
+    root, most = services.catalog.store.root, services.settings.most_parallel
+    return await estimates.ask(root, found.name, context, parallel, most, freeable)
 
 
 async def copy(http: HTTPRequest) -> Reply:

@@ -28,6 +28,7 @@ _ANTHROPIC_KINDS = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_TOO_LONG = "context_length_exceeded"
 _OPENAI_KINDS = {
     **dict.fromkeys((400, 405, 408, 413), "invalid_request_error"),
     401: "authentication_error",
@@ -73,12 +74,17 @@ def openai_fault(problem: Problem) -> tuple[str | None, str]:
     """Return OpenAI's code of a problem, or None if it has none, and the message."""
     if problem.excess is None:
         return None, without_defaults(problem.message)
-    length, limit = problem.excess
-    message = (
+    if not problem.excess.limit:
+        return _TOO_LONG, without_defaults(problem.message)
+    length, limit = problem.excess.length, problem.excess.limit
+    return _TOO_LONG, (
         f"This model's maximum context length is {limit} tokens, but the prompt has {length}. "
-        "Shorten it, or ask for a larger num_ctx."
+        f"{_sentence(problem.excess.way_out)}"
     )
-    return "context_length_exceeded", message if limit else problem.message
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _openai_error(problem: Problem) -> JsonObject:
@@ -90,9 +96,10 @@ def _openai_error(problem: Problem) -> JsonObject:
 def _anthropic_error(problem: Problem) -> JsonObject:
     kind = _ANTHROPIC_KINDS.get(problem.status, "api_error")
     said: dict[str, Any] = {"type": kind, "message": without_defaults(problem.message)}
-    if problem.excess is not None and problem.excess[1]:
-        length, limit = problem.excess
-        said["message"] = f"prompt is too long: {length} tokens > {limit} maximum"
+    if problem.excess is not None and problem.excess.limit:
+        length, limit = problem.excess.length, problem.excess.limit
+        # Claude Code reads the numbers, and then shortens the conversation.
+        said["message"] = f"prompt is too long: {length} tokens > {limit} maximum; {problem.excess.way_out}"
     if problem.details is not None:
         said["details"] = dict(problem.details)
     return {"type": "error", "error": said, "request_id": f"req_{secrets.token_hex(12)}"}

@@ -49,14 +49,14 @@ class Problem(Struct, frozen=True):
     """The report of an error.
 
     retry_after  seconds after which the client may try again
-    excess       number of tokens of a prompt that is too long, and the largest allowed number
+    excess       error of a prompt that is too long
     details      machine-readable details in Anthropic's form
     """
 
     status: int
     message: str
     retry_after: int | None = None
-    excess: tuple[int, int] | None = None
+    excess: ContextLengthError | None = None
     details: Mapping[str, Any] | None = None
 
     @property
@@ -92,5 +92,5 @@ def problem_of(error: Exception) -> Problem:
         status,
         text,
         retry_after=error.retry_after if isinstance(error, BusyError) else None,
-        excess=(error.length, error.limit) if isinstance(error, ContextLengthError) else None,
+        excess=error if isinstance(error, ContextLengthError) else None,
     )

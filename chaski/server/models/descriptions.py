@@ -48,6 +48,7 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
         "size_vram": memory.on_gpus,
         "devices": {held.device: held.total for held in memory.devices},
         "context_length": loaded.info.context,
+        **({"context_reason": loaded.info.context_reason} if loaded.info.context_reason else {}),
         "engine": loaded.info.engine,
         **({"engine_reason": loaded.info.engine_reason} if loaded.info.engine_reason else {}),
         "parallel": loaded.parallel,

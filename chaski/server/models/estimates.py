@@ -24,7 +24,13 @@ class Estimates:
         self._turn = asyncio.Lock()
 
     async def ask(
-        self, root: Path, name: ModelName, context: int | None, parallel: int, freeable: int
+        self,
+        root: Path,
+        name: ModelName,
+        context: int | None,
+        parallel: int | None,
+        most_parallel: int,
+        freeable: int,
     ) -> dict[str, Any]:
         """Return the answer of `chaski.runner.loading.estimate` about a model of the store at `root`.
 
@@ -37,6 +43,7 @@ class Estimates:
             "model": str(name),
             "num_ctx": context,
             "parallel": parallel,
+            "most_parallel": most_parallel,
             "freeable": freeable,
         }
         async with self._turn:

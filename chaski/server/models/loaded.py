@@ -56,6 +56,8 @@ class ModelNeeds(Struct, frozen=True, kw_only=True):
     adapters    adapters to apply
     context     number of tokens that a sequence must be able to hold
     usual_context   context length for loading if no request asks for one
+    needed_context  number of tokens that a sequence should be able to hold, though nobody has set a context
+    trained     context that the model was trained with; 0 if unknown
     engine      the engine that must compute the model
     gpus        the placement on GPUs, as far as requested: `num_gpu`, `main_gpu`
     keep_alive  seconds for which the model stays in memory after this request
@@ -68,6 +70,8 @@ class ModelNeeds(Struct, frozen=True, kw_only=True):
     adapters: Sequence[ChosenAdapter] = ()
     context: int | None = None
     usual_context: int | None = None
+    needed_context: int | None = None
+    trained: int = 0
     threads: int | None = None
     engine: str | None = None
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -77,6 +81,7 @@ class ModelNeeds(Struct, frozen=True, kw_only=True):
 class LoadedModel(Struct, eq=False):
     """A model in memory.
 
+    is_longest  no longer context could be loaded for a request that needed one
     users     number of requests that use it or wait for a place in it
     used_at   time when the last request ended, as returned by `time.time`
     opening   the tokens that begin every text; None until they are first requested
@@ -95,6 +100,7 @@ class LoadedModel(Struct, eq=False):
     projector: Path | None = None
     draft: Path | None = None
     gpus: Mapping[str, int] = field(default_factory=dict)
+    is_longest: bool = False
     users: int = 0
     used_at: float = 0.0
     is_leaving: bool = False
@@ -125,7 +131,14 @@ class LoadedModel(Struct, eq=False):
             return False
         if any(self.gpus.get(name) != number for name, number in needs.gpus.items()):
             return False
+        if needs.needed_context is not None and self.can_grow and needs.needed_context > self.info.context:
+            return False
         return needs.context is None or needs.context <= self.info.context
+
+    @property
+    def can_grow(self) -> bool:
+        """Return whether loading the model again may give it a longer context."""
+        return not self.is_longest and self.info.context < self.info.max_context
 
     def fit_queue(self) -> None:
         """Adapt the number of places to the number of replicas."""

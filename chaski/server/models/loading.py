@@ -11,6 +11,7 @@ from typing import Any
 from chaski.errors import ChaskiError, WorkerError
 from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.runner.channels.messages import Info
+from chaski.runner.loading.sizes import usual_context
 from chaski.server.models.loaded import QUEUED_BESIDE, LoadedModel, ModelNeeds, OpenWorker
 from chaski.server.models.loaded_adapters import LoadedAdapters
 from chaski.server.models.loaded_states import LoadedStates
@@ -23,11 +24,16 @@ _log = logging.getLogger(__name__)
 
 
 async def load_model(
-    needs: ModelNeeds, parallel: int, settings: Settings, open_worker: OpenWorker
+    needs: ModelNeeds, parallel: int, claimed: int, settings: Settings, open_worker: OpenWorker
 ) -> LoadedModel:
-    """Load a model with `parallel` places. Raises the errors of its worker, and WorkerError."""
+    """Load a model with `parallel` places, or with fewer where memory decides about its context.
+
+    claimed: bytes of memory that other models have reserved and not taken yet
+
+    Raises the errors of its worker, and WorkerError.
+    """
     share = _LoadedShare()
-    worker = open_worker(needs.path, progress=share, **_options(needs, parallel))
+    worker = open_worker(needs.path, progress=share, **_options(needs, parallel, claimed, settings))
     model = worker.asynchronous()
     try:
         info = await _wait_while_it_progresses(model, share, settings.load_timeout)
@@ -37,7 +43,9 @@ async def load_model(
             # The worker knows only the file of the model, but the client knows its name.
             raise type(error)(str(error).replace(str(needs.path), needs.name)) from None
         raise
-    _log.info("loaded %s: context %d, %d in parallel", needs.name, info.context, parallel)
+    parallel = info.parallel or parallel
+    why = f" ({info.context_reason})" if info.context_reason else ""
+    _log.info("loaded %s: context %d%s, %d in parallel", needs.name, info.context, why, parallel)
     if info.engine_reason:
         _log.info("llama.cpp computes %s: %s", needs.name, info.engine_reason)
     return LoadedModel(
@@ -58,15 +66,25 @@ async def load_model(
     )
 
 
-def _options(needs: ModelNeeds, parallel: int) -> dict[str, Any]:
+def _options(needs: ModelNeeds, parallel: int, claimed: int, settings: Settings) -> dict[str, Any]:
     """Return the options of `chaski.load`."""
+    context = needs.context or needs.usual_context
     options: dict[str, Any] = {
-        "context": needs.context or needs.usual_context,
+        "context": context,
         "threads": needs.threads,
         "parallel": parallel,
         "engine": needs.engine,
         **needs.gpus,
     }
+    if context is None and settings.cluster is not None:
+        # The machines of a cluster have different memories, but all replicas answer alike.
+        options["context"] = settings.context or usual_context(needs.trained, needs.needed_context)
+    elif context is None and settings.context is None:
+        options["needed_context"] = needs.needed_context
+        if settings.parallel is None:
+            options |= {"parallel": None, "most_parallel": parallel}
+    if settings.cluster is None and claimed:
+        options["claimed_memory"] = claimed
     if needs.projector is not None:
         options["projector"] = str(needs.projector)
     if needs.draft is not None:

@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from chaski.errors import BusyError, ChaskiError, OutOfMemoryError, WorkerError
+from chaski.server.models.kept_prefixes import KeptPrefixes
 from chaski.server.models.loaded import LoadedModel, ModelNeeds, OpenWorker
 from chaski.server.models.loading import load_model
 from chaski.server.settings import Settings
@@ -168,11 +171,18 @@ class ModelPool:
 
     async def _remove(self, loaded: LoadedModel) -> None:
         """Give a model no more requests, and unload it when its current requests are answered."""
+        await self._retire(loaded)
+        await self._close(loaded)
+
+    async def _retire(self, loaded: LoadedModel) -> None:
+        """Give a model no more requests, and wait until its current ones are answered."""
         loaded.is_leaving = True
         if loaded.timer is not None:
             loaded.timer.cancel()
         if loaded.users and loaded.worker.is_running:
             await loaded.idle.wait()
+
+    async def _close(self, loaded: LoadedModel) -> None:
         if self._loaded.get(loaded.path) is loaded:
             del self._loaded[loaded.path]
         await asyncio.to_thread(loaded.worker.close)
@@ -192,15 +202,23 @@ class ModelPool:
             del self._loads[needs.path]
 
     async def _made_available(self, needs: ModelNeeds) -> LoadedModel:
-        present = self._loaded.get(needs.path)
+        present, kept = self._loaded.get(needs.path), None
         if present is not None:
             if present.suits(needs):
                 return present
-            await self._remove(present)
-        while len(self._loaded) >= self._settings.max_loaded:
-            await self._remove(self._next_to_go())
-        loaded = self._loaded[needs.path] = await self._load(needs)
-        return loaded
+            await self._retire(present)
+            kept = await KeptPrefixes.of(present)
+            await self._close(present)
+        try:
+            while len(self._loaded) >= self._settings.max_loaded:
+                await self._remove(self._next_to_go())
+            loaded = self._loaded[needs.path] = await self._load(needs)
+            if kept is not None:
+                await kept.give(loaded)
+            return loaded
+        finally:
+            if kept is not None:
+                kept.close()
 
     def _next_to_go(self) -> LoadedModel:
         """Return the least recently used model, if possible one that no request uses."""
@@ -208,19 +226,30 @@ class ModelPool:
 
     async def _load(self, needs: ModelNeeds) -> LoadedModel:
         """Load a model, and unload only as many others as necessary."""
-        for other in self.loaded:
-            # Memory that another model is about to allocate is not free. Its own requests get its errors.
-            if other.worker.is_running:
-                with suppress(ChaskiError):
-                    await other.model.info(wait_loaded=True)
         parallel = self._settings.parallel or self._settings.most_parallel
+        needed = needs.needed_context
         while True:
+            claimed = await self._claimed()
             try:
-                return await load_model(needs, parallel, self._settings, self._open_worker)
+                loaded = await load_model(needs, parallel, claimed, self._settings, self._open_worker)
             except OutOfMemoryError:
                 if self._loaded:
                     await self._remove(self._next_to_go())
                 elif self._settings.parallel is None and parallel > 1:
                     parallel //= 2
+                elif needs.needed_context is not None:
+                    needs = replace(needs, needed_context=None)
                 else:
                     raise
+                continue
+            loaded.is_longest = needed is not None and loaded.info.context < needed
+            return loaded
+
+    async def _claimed(self) -> int:
+        """Return the bytes of memory that loaded models have reserved and not taken yet."""
+        for other in self.loaded:
+            # Memory that another model is about to allocate is not free. Its own requests get its errors.
+            if other.worker.is_running:
+                with suppress(ChaskiError):
+                    other.info = await other.model.info(wait_loaded=True)
+        return sum(other.info.unused_bytes for other in self.loaded)
