@@ -61,8 +61,8 @@ def line_editing(is_kept: bool, words: Words, hint: str) -> Iterator[Lines]:
         if not can_edit():
             yield Lines(_plain_text, history.add)
             return
-        with quiet_terminal(keeps_keys=True), _editor(history, words, hint) as lines:
-            yield lines
+        with quiet_terminal(keeps_keys=True):
+            yield _editor(history, words, hint)
     finally:
         history.save()
 
@@ -91,8 +91,7 @@ def _plain_text(prompt: str) -> str:
         raise
 
 
-@contextmanager
-def _editor(kept: InputHistory, words: Words, hint: str) -> Iterator[Lines]:
+def _editor(kept: InputHistory, words: Words, hint: str) -> Lines:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.application import get_app
     from prompt_toolkit.history import InMemoryHistory
@@ -100,7 +99,7 @@ def _editor(kept: InputHistory, words: Words, hint: str) -> Iterator[Lines]:
     from prompt_toolkit.shortcuts import CompleteStyle
 
     class Output(Vt100_Output):
-        """Keeps bracketed paste on between prompts, so that a paste during an answer stays one message."""
+        """Lets the terminal mark pastes between prompts too. `quiet_terminal` ends that."""
 
         def disable_bracketed_paste(self) -> None:
             pass
@@ -139,11 +138,7 @@ def _editor(kept: InputHistory, words: Words, hint: str) -> Iterator[Lines]:
         return session.prompt(prompt, placeholder=placeholder)
 
     _take_early_keys(session.input)
-    try:
-        yield Lines(read, history.remember)
-    finally:
-        Vt100_Output.disable_bracketed_paste(output)
-        output.flush()
+    return Lines(read, history.remember)
 
 
 def _take_early_keys(source: Input) -> None:

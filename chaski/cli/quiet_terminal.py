@@ -18,6 +18,8 @@ Attributes: TypeAlias = "list[Any]"
 _INPUT, _LOCAL, _CHARACTERS = 0, 3, 6  # places in the attributes of termios
 _ENDING = (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 _MOST_BYTES = 1 << 16
+# The line editor lets the terminal mark a paste, so that it is one message.
+_MARKED_PASTE, _PLAIN_PASTE = b"\x1b[?2004h", b"\x1b[?2004l"
 
 
 @contextmanager
@@ -27,7 +29,7 @@ def quiet_terminal(keeps_keys: bool = False) -> Iterator[None]:
     Without a terminal on the standard output, or in the background, nothing happens.
 
     keeps_keys: the next reader gets each key as it was typed, such as Enter and Ctrl-D, for the line editor.
-        Otherwise the terminal collects lines, for a shell.
+        The terminal may mark pastes until the end. Otherwise the terminal collects lines, for a shell.
     """
     if not _is_in_front() or current_thread() is not main_thread():
         yield
@@ -35,9 +37,14 @@ def quiet_terminal(keeps_keys: bool = False) -> Iterator[None]:
     before = termios.tcgetattr(1)
     handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (*_ENDING, signal.SIGTSTP)}
 
+    def restore() -> None:
+        _set(before)
+        if keeps_keys:
+            _write(_PLAIN_PASTE)
+
     def end(number: int, _: FrameType | None) -> None:
         """Restore the terminal, and receive the signal again."""
-        _set(before)
+        restore()
         signal.signal(number, handlers[number])
         os.kill(os.getpid(), number)
 
@@ -46,6 +53,8 @@ def quiet_terminal(keeps_keys: bool = False) -> Iterator[None]:
         end(number, frame)  # the process stops here, and continues after `fg`
         signal.signal(number, stop)
         _set(during)
+        if keeps_keys:
+            _write(_MARKED_PASTE)
 
     try:
         for number in handlers:
@@ -55,7 +64,7 @@ def quiet_terminal(keeps_keys: bool = False) -> Iterator[None]:
         _set(_quiet(before, keeps_keys))
         yield
     finally:
-        _set(before)
+        restore()
         for number, handler in handlers.items():
             if handler is not None:
                 signal.signal(number, handler)
@@ -103,6 +112,11 @@ def _quiet(before: Attributes, keeps_keys: bool) -> Attributes:
 
 def _copy(attributes: Attributes) -> Attributes:
     return [list(each) if isinstance(each, list) else each for each in attributes]
+
+
+def _write(sequence: bytes) -> None:
+    with suppress(OSError):
+        os.write(1, sequence)
 
 
 def _set(attributes: Attributes) -> None:

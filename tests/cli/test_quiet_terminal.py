@@ -106,3 +106,21 @@ def test_a_command_in_the_background_leaves_the_terminal_alone() -> None:
         shell.wait_for("done")
         assert "ran" in shell.text
         assert shell.echoes
+
+
+def test_ctrl_z_at_the_prompt_restores_the_terminal_until_fg() -> None:
+    script = f"{sys.executable} -m tests.cli.echo_chat; echo stopped; read line; echo got $line; fg"
+    with terminal("-mc", script, command="bash") as shell:
+        shell.wait_for_prompt(1)
+        shell.type("begun\x1a")
+        shell.wait_for("stopped")
+        assert shell.echoes
+        assert b"\x1b[?2004l" in shell.seen
+        shell.type("hello\r")
+        shell.wait_for("got hello")
+        shell.wait_for_prompt(2)
+        shell.type(" and ended\r")
+        shell.wait_for("<'begun and ended'>")
+        shell.type("/bye\r")
+        assert shell.wait_for_end() == 0
+        assert shell.echoes
