@@ -140,7 +140,8 @@ def test_a_budget_ends_thoughts(
 
 def test_it_is_chosen_in_a_chat_here_too(speaker: str, chat: Callable[..., Result]) -> None:
     said = chat(speaker, "why?", "/set nothink", "why?", "/set think", "/clear", "why?").stdout
-    assert said == "".join((SHOWN, "So.\n", "Cleared the conversation.\n", SHOWN, "\n"))
+    off, on = "The model answers without thinking.\n", "The model thinks before it answers.\n"
+    assert said == "".join((SHOWN, off, "So.\n", on, "Cleared the conversation.\n", SHOWN, "\n"))
 
 
 def test_old_turns_of_one_that_thinks_are_left_out(speaker: str, chat: Callable[..., Result]) -> None:
