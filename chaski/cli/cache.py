@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from chaski.cli.layout import age, file_size, table
 from chaski.durations import parse_duration
+from chaski.errors import OptionError
 
 __all__ = ["command"]
 
@@ -106,7 +108,13 @@ def _seconds(text: str) -> float:
     """Return a duration in seconds; days are allowed. Raises OptionError."""
     number = text.removesuffix("d")
     is_days = number != text and number.isdecimal() and len(number) < 6
-    return int(number) * 86400.0 if is_days else parse_duration(text)
+    try:
+        seconds = int(number) * 86400.0 if is_days else parse_duration(text)
+    except OptionError:
+        seconds = math.inf
+    if seconds == math.inf:  # it has no meaning here
+        raise OptionError(f"--unused-for = {text!r:.60} must be a time of at least 0, such as 12h or 7d")
+    return seconds
 
 
 def _measured(folder: Path) -> tuple[float, float]:

@@ -88,9 +88,10 @@ def test_the_folder_is_measured() -> None:
 
 
 def test_a_time_that_is_none_is_refused() -> None:
-    result = CliRunner().invoke(chaski_command, ["cache", "--unused-for", "soon"])
-    assert result.exit_code == 1
-    assert "soon" in result.output
+    for time in ("soon", "-5m", "-1"):
+        result = CliRunner().invoke(chaski_command, ["cache", "--unused-for", time])
+        assert result.exit_code == 1
+        assert f"--unused-for = '{time}' must be a time of at least 0" in result.output
 
 
 def test_show_tells_what_is_kept_of_a_model(tiny_llama: Path) -> None:
