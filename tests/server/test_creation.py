@@ -126,7 +126,7 @@ def test_the_end_of_the_work_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "message"),
     [
-        ("kill -9 $$", "creates made:latest ended by the signal SIGKILL, which the system sends"),
+        ("kill -9 $$", "creates made ended by the signal SIGKILL, which the system sends"),
         ("kill -6 $$", "by the signal SIGABRT"),
         ("exit 3", "with status 3"),
     ],
