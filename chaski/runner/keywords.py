@@ -111,12 +111,16 @@ def _check_names(options: Iterable[str], known: Iterable[str], others: Iterable[
     unknown = min((name for name in options if name not in names), default=None)
     if unknown is None:
         return
-    advice = _OTHERWISE.get(unknown)
-    if advice is None and equivalent(unknown, names) is None and (other := _same_name(unknown, others)):
-        advice = f"it is {other} of {where}"
-    if advice is None:
-        advice = suggestion(unknown, names) or f"known: {', '.join(sorted(names))}"
-    raise OptionError(f"option {unknown!r} is unknown: {advice}")
+    raise OptionError(f"option {unknown!r} is unknown: {_advice(unknown, names, others, where)}")
+
+
+def _advice(unknown: str, names: set[str], others: Iterable[str], where: str) -> str:
+    if equivalent(unknown, names) is None:
+        if way := _same_name(unknown, _OTHERWISE):
+            return _OTHERWISE[way]
+        if other := _same_name(unknown, others):
+            return f"it is {other} of {where}"
+    return suggestion(unknown, names) or f"known: {', '.join(sorted(names))}"
 
 
 def _same_name(name: str, known: Iterable[str]) -> str | None:

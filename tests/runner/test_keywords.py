@@ -155,6 +155,8 @@ def test_a_format_without_a_schema(model: Any, kind: Any) -> None:
         ("stream", "stream and stream_chat"),
         ("n", "generate_many and chat_many"),
         ("system", "begin the messages with"),
+        ("system_prompt", "begin the messages with"),
+        ("enable_thinking", "chat takes think"),
         ("qqqqqqq", "known: adapter, bad_words"),
     ],
 )
