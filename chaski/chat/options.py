@@ -45,7 +45,7 @@ class GenerateOptions(SamplingKeywords, BeamKeywords, total=False):
     stop_token_ids: Sequence[int]
     include_stop_str_in_output: bool
     draft_num_predict: int
-    format: AnswerFormat | None
+    format: AnswerFormat | type[Any] | None
     regex: str | None
     choice: Sequence[str] | None
     grammar: str | None

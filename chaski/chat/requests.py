@@ -157,7 +157,7 @@ def generate_request(prompt: str | Iterable[int], suffix: str, options: Mapping[
 
 
 def chat_request(
-    messages: Iterable[Mapping[str, Any]],
+    messages: Iterable[object],
     tools: Iterable[Any] | None,
     options: Mapping[str, Any],
     think: bool | str | None = None,

@@ -98,7 +98,7 @@ class ModelMethods(
 
     def chat(
         self,
-        messages: Items[Message],
+        messages: Items[Message | Answer],
         tools: Items[Mapping[str, Any]] | None = None,
         *,
         think: bool | str | None = None,
@@ -107,7 +107,8 @@ class ModelMethods(
     ) -> AnswerT:
         """Answer a conversation, written with the model's own template and taken apart by its format.
 
-        The messages of the model's `defaults` go before it. The `images` of a message (a list of bytes or
+        A message may also be an `Answer`, or an object with the same fields, such as a Pydantic model. The
+        messages of the model's `defaults` go before it. The `images` of a message (a list of bytes or
         paths) come at the parts `{"type": "image"}` of its content, or else in front of it. `images` here
         belong to the last message.
         `think` sets whether, or how much, the model thinks; models that can think do so by default. The
@@ -117,7 +118,7 @@ class ModelMethods(
 
     def stream_chat(
         self,
-        messages: Items[Message],
+        messages: Items[Message | Answer],
         tools: Items[Mapping[str, Any]] | None = None,
         *,
         think: bool | str | None = None,
@@ -159,7 +160,7 @@ class ModelMethods(
 
     def chat_many(
         self,
-        conversations: Items[Items[Message]],
+        conversations: Items[Items[Message | Answer]],
         tools: Items[Mapping[str, Any]] | None = None,
         *,
         think: bool | str | None = None,
@@ -253,7 +254,7 @@ class ModelMethods(
     def save_state(
         self,
         path: str | os.PathLike[str],
-        prompt: str | Items[int] | Items[Message],
+        prompt: str | Items[int] | Items[Message | Answer],
         images: Items[ImageSource] = (),
         *,
         tools: Items[Mapping[str, Any]] | None = None,
@@ -280,7 +281,7 @@ class ModelMethods(
         if adapter is not None:
             options["adapter"] = adapter
         if is_conversation(prompt):
-            messages = cast("Items[Message]", prompt)
+            messages = cast("Items[Message | Answer]", prompt)
             call = sendable(*chat_request(messages, tools, options, think, images))
         elif tools is not None or think is not None:
             raise OptionError("tools and think are for the messages of a conversation")
