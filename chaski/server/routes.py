@@ -170,6 +170,7 @@ ROUTES = (
     _json("GET", "/ping", PUBLIC, vllm.ping),
     _json("GET", "/load", USER, vllm.load),
     _json("GET", "/models", USER, models.listed),
+    _json("GET", "/models/{model:path}", USER, models.described),
     _json("POST", "/models/load", ADMIN, llamacpp.load, Body(common_fields.MODEL)),
     _json("POST", "/models/unload", ADMIN, llamacpp.unload, Body(common_fields.MODEL)),
     _json("POST", "/completion", USER, llamacpp.completion, Body(engines_fields.COMPLETION, LARGE)),

@@ -61,7 +61,7 @@ def test_opencode(run: Run, server: Running, tmp_path: Path) -> None:
     assert said.strip().endswith(ANSWER)
 
 
-@pytest.mark.parametrize(("provider", "path"), [("ollama", ""), ("openai", "/v1")])
+@pytest.mark.parametrize(("provider", "path"), [("ollama", ""), ("openai", "/v1"), ("llama.cpp", "")])
 def test_continue(run: Run, server: Running, tmp_path: Path, provider: str, path: str) -> None:
     model = f"{{name: speaker, model: speaker, provider: {provider}, apiBase: '{server.url}{path}'}}"
     config = tmp_path / "config.yaml"

@@ -99,6 +99,18 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses/input_tokens": {"model": "guide", "input": _ITEMS},
     "/v1/messages": {"model": "guide", "max_tokens": 1, "system": "s", "messages": _MESSAGES[1:]},
     "/v1/messages/count_tokens": {"model": "guide", "messages": _MESSAGES[1:]},
+    "/completion": {
+        "model": "guide",
+        "prompt": ["a", [1, "b"], {"prompt_string": "c", "multimodal_data": []}],
+        "n_predict": 1,
+        "n_cmpl": 1,
+        "n_probs": 1,
+        "logit_bias": [[3, 1], [4, False]],
+        "stop": ["x"],
+        "response_fields": ["content", "timings/prompt_n"],
+    },
+    "/embedding": {"model": "guide", "content": ["a", [1]], "embd_normalize": 1},
+    "/score": {"model": "guide", "text_1": ["a"], "text_2": ["b"]},
     "/api/delete": {"model": "none"},
 }
 _ANY = {"model": "guide", "prompt": "a", "content": "a", "messages": _MESSAGES, "tokens": [1], "n_predict": 1}

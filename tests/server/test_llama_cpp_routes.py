@@ -263,7 +263,8 @@ def test_chats_need_no_model(fake: Running) -> None:
 
 
 def test_other_names_of_routes(fake: Running) -> None:
-    assert fake.get("/models").json == fake.get("/v1/models").json
+    for path in ("/models", "/models/talker"):
+        assert fake.get(path).json == fake.get(f"/v1{path}").json
     assert fake.get("/v1/health").json["status"] == "ok"
     response = fake.post("/responses", {"model": "talker", "input": "hello"}).json
     assert response["object"] == "response"

@@ -106,7 +106,16 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
     ]
     ours |= {f"POST {path}" for path in others}
     gets = ["/health", "/metrics", "/openapi.json", "/docs", "/props", "/slots", "/lora-adapters"]
-    gets += ["/v1/health", "/version", "/ping", "/load", "/models", "/favicon.ico", "/robots.txt"]
+    gets += [
+        "/v1/health",
+        "/version",
+        "/ping",
+        "/load",
+        "/models",
+        "/models/{model}",
+        "/favicon.ico",
+        "/robots.txt",
+    ]
     gets += ["/apple-touch-icon.png", "/apple-touch-icon-precomposed.png"]
     ours |= {f"GET {path}" for path in gets}
     texts = {"GET /", "GET /api/status", "POST /v1/responses"}  # of the last one: as "response"
