@@ -180,7 +180,7 @@ def test_unknown_fields_are_named(fake: Running) -> None:
 def test_tokens_and_probabilities(real: Running) -> None:
     asked = {"prompt": "hello", "n_predict": 4, "temperature": 0, "n_probs": 2, "return_tokens": True}
     reply = real.post("/completion", asked).json
-    assert (reply["tokens_predicted"], reply["stop_type"]) == (4, "limit")
+    assert (reply["tokens_predicted"], reply["stop_type"], reply["truncated"]) == (4, "limit", False)
     scores = reply["completion_probabilities"]
     assert [score["id"] for score in scores] == reply["tokens"]
     assert len(scores) == 4
@@ -223,7 +223,7 @@ def test_no_tokens_are_predicted_where_none_are_asked_for(real: Running) -> None
 def test_the_context_is_a_limit(real: Running) -> None:
     """As in llama-server, nothing is left out of a prompt, and an answer ends when the context is full."""
     reply = real.post("/completion", {"prompt": "x", "ignore_eos": True}).json
-    assert reply["stop_type"] == "limit"
+    assert (reply["stop_type"], reply["truncated"]) == ("limit", True)
     assert reply["tokens_evaluated"] + reply["tokens_predicted"] in (64, 65)
     refused = real.post("/completion", {"prompt": "x" * 1000})
     assert (refused.status, refused.json["error"]["code"]) == (400, "context_length_exceeded")

@@ -25,9 +25,15 @@ _INT16 = 32760.0
 
 
 class _Written(Struct):
-    """The answer so far. prompt: the text of its prompt, if known."""
+    """The answer so far; its parts only if the reply is whole.
+
+    prompt      text of the prompt if it was given as tokens
+    num_tokens  number of tokens, and `has_new_line` whether there is a line break among them
+    """
 
     prompt: str | None = None
+    num_tokens: int = 0
+    has_new_line: bool = False
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
@@ -51,42 +57,50 @@ class Completions:
             written.prompt = delta.prompted.text
         text = "".join(piece.text for piece in delta.pieces if isinstance(piece, Text))
         tokens = [token for piece in delta.pieces for token in piece.token_ids]
-        written.texts.append(text)
-        written.tokens += tokens
-        written.scores += delta.scores
+        written.num_tokens += len(tokens)
+        written.has_new_line = written.has_new_line or "\n" in text
+        if not self._request.asked.stream:
+            written.texts.append(text)
+            written.tokens += tokens
+            written.scores += delta.scores
         if not delta.pieces and not delta.scores:
             return None
         found = {"index": index, "content": text, "tokens": tokens, "stop": False, "id_slot": -1}
-        counts = {"tokens_predicted": len(written.tokens), "tokens_evaluated": delta.prompt_tokens}
+        counts = {"tokens_predicted": written.num_tokens, "tokens_evaluated": delta.prompt_tokens}
         return found | counts | _probabilities(delta.scores)
 
     def end(self, index: int, finish: Finish) -> dict[str, Any]:
         """Return the last event of a stream, which has no content, or the whole answer."""
         request, written, done = self._request, self._written[index], finish.done
-        is_whole = not request.asked.stream
-        text = "".join(written.texts)
-        prompt = request.prompts[index // request.count].text if request.prompts else request.asked.prompt
+        is_full = done.prompt_tokens + done.generated_tokens >= finish.context
         found = {
             "index": index,
-            "content": text if is_whole else "",
-            "tokens": written.tokens if is_whole and request.returns_tokens else [],
+            "content": "".join(written.texts),
+            "tokens": written.tokens if request.returns_tokens else [],
             "id_slot": -1,
             "stop": True,
             "model": request.asked.model,
             "tokens_predicted": done.generated_tokens,
             "tokens_evaluated": done.prompt_tokens,
             "generation_settings": {"n_ctx": finish.context, **self._settings},
-            "prompt": prompt if written.prompt is None else written.prompt,
-            "has_new_line": "\n" in text,
-            "truncated": finish.dropped > 0,
+            **self._prompt(index, written),
+            "has_new_line": written.has_new_line,
+            "truncated": finish.dropped > 0 or (finish.is_cut and is_full),
             "stop_type": "word" if done.stop_string else "limit" if finish.is_cut else "eos",
             "stopping_word": done.stop_string or "",
             "tokens_cached": done.cached_tokens,
             **cached_by_tier([done]),
             "timings": _timings(done),
-            **(_probabilities(written.scores) if is_whole else {}),
+            **_probabilities(written.scores),
         }
         return _chosen(found, request.shown) if request.shown else found
+
+    def _prompt(self, index: int, written: _Written) -> dict[str, str]:
+        """Return the prompt of an answer. That of /infill is known to the model's process only."""
+        if written.prompt is not None:
+            return {"prompt": written.prompt}
+        prompts = self._request.prompts
+        return {"prompt": prompts[index // self._request.count].text} if prompts else {}
 
 
 def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
