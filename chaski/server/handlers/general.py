@@ -52,7 +52,9 @@ async def docs(http: HTTPRequest) -> Reply:
     from chaski.server.openapi import page
 
     # The page must never load or run anything, even if it were to contain foreign content.
-    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    # The only image is the server's icon.
+    sources = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'"
+    policy = f"{sources}; base-uri 'none'; form-action 'none'"
     return HTMLResponse(page(_document(http)), headers={"Content-Security-Policy": policy})
 
 
