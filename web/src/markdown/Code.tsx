@@ -19,14 +19,14 @@ export function Code({ text, language }: { text: string; language: string }) {
     setTimeout(() => setCopied(false), 1500);
   };
   return (
-    <div class="code">
+    <div class="code" dir="ltr">
       <div class="code-head">
         <span>{language || "text"}</span>
         <button type="button" class="quiet" onClick={copy}>
           <Icon name={isCopied ? "check" : "copy"} /> {isCopied ? "Copied" : "Copy"}
         </button>
       </div>
-      <pre dir="ltr" ref={place}>
+      <pre ref={place}>
         <code>{textOf(tree) === text ? spans(tree) : text}</code>
       </pre>
     </div>

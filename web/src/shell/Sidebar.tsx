@@ -61,7 +61,12 @@ export function Sidebar() {
         <button type="button" class="quiet" onClick={() => download(recent.value, "conversations")}>
           <Icon name="down" /> Export
         </button>
-        <button type="button" class="quiet" onClick={() => file.current?.click()}>
+        <button
+          type="button"
+          class="quiet"
+          title="Exports of this page, ChatGPT or Open WebUI"
+          onClick={() => file.current?.click()}
+        >
           <Icon name="up" /> Import
         </button>
         <button type="button" class="quiet" onClick={nextTheme} aria-label={`Theme: ${theme.value}`}>
