@@ -33,6 +33,10 @@ English first, ثم العربية
 3. שלישי בעברית
    - פריט
    - nested
+4. קוד:
+   ```
+   x
+   ```
 
 - פריט ראשון
 
@@ -129,6 +133,7 @@ def test_text_goes_in_its_own_direction(fake: Running, script: Script, open_page
         "td:has-text('apple')": "ltr",
         "h3": "rtl",
         "code >> nth=0": "ltr",
+        "li .code >> nth=0": "ltr",
         ".math >> nth=0": "ltr",
     }
     assert {selector: direction(answer.locator(selector).first) for selector in expected} == expected
