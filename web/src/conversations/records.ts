@@ -104,21 +104,53 @@ export async function readOne(id: string, known: (messageId: string) => boolean)
 
 /** Writes a change. Returns false if the conversation was deleted. Writes no conversation that is new but exists. */
 export async function write(id: string, change: Change): Promise<boolean> {
-  const { isNew, added = [], edits = [], removed = [] } = change;
-  const transaction = (await database()).transaction(STORES, "readwrite");
-  const heads = transaction.objectStore("conversations");
+  const opened = await database();
+  const isAdded = addRecords(opened, id, change);
+  if (change.isNew) {
+    if (!(await isAdded)) return true;
+    if (!change.edits?.length && !change.removed?.length) return true;
+  }
+  const [isFound] = await Promise.all([changeRecords(opened, id, change), isAdded]);
+  return isFound;
+}
+
+/** Adds records without reading any before, so that a reload right after this call does not prevent it. */
+async function addRecords(opened: Database, id: string, change: Change): Promise<boolean> {
+  const { isNew, added = [] } = change;
+  if (!isNew && !added.length) return true;
+  const transaction = opened.transaction(STORES, "readwrite");
+  const done = transaction.done.then(
+    () => true,
+    (error: Error) => {
+      if (isNew && error.name === "ConstraintError") return false;
+      throw error;
+    },
+  );
+  const ignore = () => {}; // `done` reports the error.
+  if (isNew) transaction.objectStore("conversations").add(withHead(undefined, change)).catch(ignore);
+  for (const message of added)
+    transaction
+      .objectStore("messages")
+      .put({ ...message, conversation: id })
+      .catch(ignore);
+  transaction.commit();
+  return done;
+}
+
+async function changeRecords(opened: Database, id: string, change: Change): Promise<boolean> {
+  const { added = [], edits = [], removed = [] } = change;
+  const transaction = opened.transaction(STORES, "readwrite");
   const messages = transaction.objectStore("messages");
-  const found = await heads.get(id);
-  if (!found === !isNew) return !!found;
-  await heads.put(withHead(found, change));
-  await Promise.all(added.map((message) => messages.put({ ...message, conversation: id })));
-  for (const edit of edits) {
+  const head = await transaction.objectStore("conversations").get(id);
+  const gone = head ? removed : added.map((message) => message.id);
+  if (head) await transaction.objectStore("conversations").put(withHead(head, change));
+  for (const edit of head ? edits : []) {
     const message = await messages.get([id, edit.id]);
     if (message) await messages.put({ ...edited(message, edit), conversation: id });
   }
-  await Promise.all(removed.map((key) => messages.delete([id, key])));
+  await Promise.all(gone.map((key) => messages.delete([id, key])));
   await transaction.done;
-  return true;
+  return !!head;
 }
 
 export async function remove(id: string): Promise<void> {

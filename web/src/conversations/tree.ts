@@ -49,10 +49,10 @@ export function below(conversation: Conversation, id: string): Message[] {
   return message ? [message, ...children(conversation, id).flatMap((child) => below(conversation, child.id))] : [];
 }
 
-/** Returns the conversation with a leaf that exists: the old one, or the end of its youngest branch. */
+/** Returns the conversation with a leaf that ends a branch: the one of its leaf, or else the youngest. */
 export function withLeaf(conversation: Conversation): Conversation {
   const { leaf, messages } = conversation;
-  if (leaf !== null && messages[leaf]) return conversation;
+  if (leaf !== null && messages[leaf]) return { ...conversation, leaf: youngestLeaf(conversation, leaf) };
   const youngest = Object.values(messages).sort(byAge).at(-1);
   return { ...conversation, leaf: youngest?.id ?? null };
 }

@@ -63,7 +63,7 @@ test("what a tab receives does not change a message that waits no longer, or for
 test("a tab follows its branch, and keeps it when another tab goes elsewhere", () => {
   const tree = [message("a", null), message("b", "a"), message("c", "a"), message("d", "b")];
   assert.equal(withShownBranch(conversation("d", ...tree), "b").leaf, "d");
-  assert.equal(withShownBranch(conversation("c", ...tree), "b").leaf, "b");
+  assert.equal(withShownBranch(conversation("c", ...tree), "d").leaf, "d");
   assert.equal(withShownBranch(conversation("c", ...tree), null).leaf, "c");
   assert.equal(withShownBranch(conversation("c", ...tree), "deleted").leaf, "c");
   assert.equal(withShownBranch(conversation("gone", ...tree), "lost").leaf, "d");
