@@ -245,9 +245,8 @@ class ContextLengthError(OptionError):
         self.limit = limit
         self.longest = longest
 
-    @property
-    def way_out(self) -> str:
-        """What helps, in words: the settings with a value that is enough, or another model."""
+    def way_out(self, settings: str = "OLLAMA_CONTEXT_LENGTH or num_ctx") -> str:
+        """Return what helps, in words: the settings with a value that is enough, or another model."""
         if self.longest and self.length > self.longest:
             return (
                 f"the model was made for {self.longest} tokens, so shorten the prompt or use a model with a "
@@ -255,7 +254,7 @@ class ContextLengthError(OptionError):
             )
         enough = -(-(self.length + _ROOM_TO_ANSWER) // _STEP) * _STEP
         enough = min(enough, self.longest) if self.longest else enough
-        return f"set OLLAMA_CONTEXT_LENGTH or num_ctx to {enough} or more, or shorten the prompt"
+        return f"set {settings} to {enough} or more, or shorten the prompt"
 
 
 def closed() -> ClosedError:

@@ -209,7 +209,7 @@ class PromptEncoder(ABC):
     def _too_long(self, what: str, length: int, more: str = _OR_CUT) -> ContextLengthError:
         """Return the error for a prompt that does not fit, with what helps."""
         sizes = length, self.context, self.max_context
-        way_out = ContextLengthError("", *sizes).way_out
+        way_out = ContextLengthError("", *sizes).way_out("context, num_ctx or OLLAMA_CONTEXT_LENGTH")
         message = f"{what} {length} tokens, but the context holds {self.context}; {way_out}{more}"
         return ContextLengthError(message, *sizes)
 

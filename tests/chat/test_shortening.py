@@ -62,6 +62,19 @@ def test_a_chat_that_outgrows_its_context(tiny_llama: Path) -> None:
         assert answer.prompt_tokens + answer.dropped_tokens == len(model.tokenize(whole, add_special=False))
 
 
+def test_a_refusal_names_the_settings(tiny_llama: Path) -> None:
+    with chaski.load(tiny_llama, context=64) as model:
+        with pytest.raises(chaski.ContextLengthError) as refused:
+            model.generate([1] * 100)
+        sizes = refused.value.length, refused.value.limit, refused.value.longest
+        assert sizes == (100, 64, 256)
+        assert "; set context, num_ctx or OLLAMA_CONTEXT_LENGTH to 256 or more" in str(refused.value)
+        with pytest.raises(chaski.ContextLengthError, match="the model was made for 256 tokens"):
+            model.generate([1] * 300)
+    error = chaski.ContextLengthError("", 41_200, 32_768, 131_072)
+    assert error.way_out() == "set OLLAMA_CONTEXT_LENGTH or num_ctx to 45056 or more, or shorten the prompt"
+
+
 def test_a_single_message_that_does_not_fit_is_cut(tiny_llama: Path) -> None:
     with chaski.load(tiny_llama) as model:
         answer = model.chat([{"role": "user", "content": "x " * 300}], num_predict=1, truncate=True)

@@ -142,6 +142,17 @@ def test_less_in_parallel_before_giving_up() -> None:
     with_models(refused, script, parallel=4)
 
 
+def test_a_model_that_is_loaded_anew_stays_as_long_as_before() -> None:
+    async def test(models: ModelPool) -> None:
+        await use(models, "a", context=100, keep_alive=math.inf)
+        await use(models, "a", context=200)
+        assert models.loaded[0].keep_alive == math.inf
+        await use(models, "a", context=300, keep_alive=20.0)
+        assert models.loaded[0].keep_alive == 20.0
+
+    with_models(test, Script())
+
+
 def test_memory_that_others_will_take_is_claimed() -> None:
     script = Script(unused_bytes=1000)
 

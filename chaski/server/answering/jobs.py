@@ -343,7 +343,7 @@ def too_long(request: ModelRequest, error: ContextLengthError) -> ContextLengthE
     if error.limit:
         words += (
             f": the prompt has {error.length} tokens, and this model was loaded with a context of "
-            f"{error.limit}; {error.way_out}"
+            f"{error.limit}; {error.way_out()}"
         )
     return ContextLengthError(words, *sizes)
 

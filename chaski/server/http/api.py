@@ -79,7 +79,7 @@ def openai_fault(problem: Problem) -> tuple[str | None, str]:
     length, limit = problem.excess.length, problem.excess.limit
     return _TOO_LONG, (
         f"This model's maximum context length is {limit} tokens, but the prompt has {length}. "
-        f"{_sentence(problem.excess.way_out)}"
+        f"{_sentence(problem.excess.way_out())}"
     )
 
 
@@ -99,7 +99,7 @@ def _anthropic_error(problem: Problem) -> JsonObject:
     if problem.excess is not None and problem.excess.limit:
         length, limit = problem.excess.length, problem.excess.limit
         # Claude Code reads the numbers, and then shortens the conversation.
-        said["message"] = f"prompt is too long: {length} tokens > {limit} maximum; {problem.excess.way_out}"
+        said["message"] = f"prompt is too long: {length} tokens > {limit} maximum; {problem.excess.way_out()}"
     if problem.details is not None:
         said["details"] = dict(problem.details)
     return {"type": "error", "error": said, "request_id": f"req_{secrets.token_hex(12)}"}

@@ -213,6 +213,8 @@ class ModelPool:
             while len(self._loaded) >= self._settings.max_loaded:
                 await self._remove(self._next_to_go())
             loaded = self._loaded[needs.path] = await self._load(needs)
+            if present is not None and needs.keep_alive is None:
+                loaded.keep_alive = present.keep_alive
             if kept is not None:
                 await kept.give(loaded)
             return loaded

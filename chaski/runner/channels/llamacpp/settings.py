@@ -76,7 +76,10 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
                 f"the engine llama.cpp cannot store keys and values as {dtype.value}; it supports "
                 f"{', '.join(known.value for known in _BYTES)}"
             )
-        parallel = options.get("parallel") or environment.parallel or options.get("most_parallel")
+        asked, usual_parallel = (
+            options.get("parallel"),
+            environment.parallel or options.get("most_parallel", 1),
+        )
         projector = options.get("projector")
         usual_threads = defaults.loading.get("num_thread") or environment.threads
         return cls(
@@ -84,7 +87,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
             context=_context(file, trained, usual, options),
             context_reason=_context_reason(options, defaults, environment),
             trained=trained,
-            parallel=at_least("parallel", 1 if parallel is None else parallel, 1),
+            parallel=at_least("parallel", usual_parallel if asked is None else asked, 1),
             num_batch=at_least("num_batch", options.get("num_batch", 512), 1),
             projector=None if projector is None else os.fspath(projector),
             threads=thread_count(options.get("threads"), usual_threads) or physical_cores(),
