@@ -7,6 +7,7 @@ applies. In a container the groups above its own are not visible, but version 1 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from msgspec import Struct
 __all__ = [
     "address_space",
     "address_space_note",
+    "addresses_left",
     "cpu_quota",
     "memory_left",
     "memory_limit",
@@ -78,6 +80,15 @@ def address_space() -> int | None:
     The result is the smaller of `ulimit -v` and `ulimit -d`, because chaski reserves all its memory as data.
     """
     return min((limit for _, limit in _address_limits()), default=None)
+
+
+def addresses_left() -> int | None:
+    """Return the bytes of addresses that this process may still reserve; None without a limit."""
+    limit = address_space()
+    pages = _text(_PROC / "self/statm").partition(" ")[0]
+    if limit is None or not pages.isdecimal():
+        return limit
+    return max(0, limit - int(pages) * os.sysconf("SC_PAGE_SIZE"))
 
 
 def address_space_note() -> str:

@@ -184,3 +184,13 @@ def test_limits_of_the_process(name: str) -> None:
     assert (space, files, connections) == (limit, 99, 50)
     assert total <= limit
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 99
+
+
+def test_addresses_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert limits.addresses_left() is None
+    monkeypatch.setattr(limits, "_address_limits", lambda: [("ulimit -v", 1 << 50)])
+    left = limits.addresses_left()
+    assert left is not None
+    assert 0 < left < 1 << 50
+    monkeypatch.setattr(limits, "_address_limits", lambda: [("ulimit -v", 1)])
+    assert limits.addresses_left() == 0

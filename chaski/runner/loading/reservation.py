@@ -15,6 +15,7 @@ from chaski.kvcache import Cache, CacheSize, KindMemory, KVTypes, build_cache, c
 from chaski.ml import Backend
 from chaski.ml.backend import HOST, ByDevice, summed
 from chaski.ml.graph import DType
+from chaski.ml.limits import addresses_left
 from chaski.ml.machine import available_memory
 from chaski.model.attached import AttachedDraft
 from chaski.model.encoder import EncoderProgram, encoder_memory
@@ -141,6 +142,8 @@ class Reservation:
                 device: max(0, num_bytes - weights.get(device, 0) + shared.get(device, 0))
                 for device, num_bytes in available.items()
             }
+            if (addresses := addresses_left()) is not None:
+                left[HOST] = min(left[HOST], addresses)
             size = size.choose(lambda size: summed(kind.num_bytes for kind in caches_of(size)), left)
         self.size = size
         caches = caches_of(size)

@@ -70,6 +70,14 @@ def test_a_long_context_takes_memory_when_it_is_used(tmp_path: Path) -> None:
         assert model.unused_bytes == 0
 
 
+def test_a_limit_of_addresses_counts_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tiny_llama(tmp_path / "long.gguf", llama__context_length=262_144)
+    monkeypatch.setattr("chaski.runner.loading.reservation.addresses_left", lambda: 100_000_000)
+    with chaski.load(path, backend="cpu") as model:
+        assert 4096 < model.context < 262_144
+        assert model.context_reason == "what the memory allows; the model's own is 262,144"
+
+
 def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
