@@ -169,10 +169,10 @@ def _set_context(model: OpenedModel, network: Model, asked: PartOptions) -> tupl
         trained, most = network.config.context_length, max_context_of(network)
         return context_size(model.found.path, trained, asked.context, most), "as asked for"
     of_model, of_environment = model.defaults.loading.get("num_ctx"), Environment.read().context
-    usual = of_environment if of_model is None else of_model
+    usual = of_model or of_environment  # 0 sets nothing
     if usual is None:
         return None, ""
-    reason = "OLLAMA_CONTEXT_LENGTH" if of_model is None else "num_ctx of the model"
+    reason = "num_ctx of the model" if of_model else "OLLAMA_CONTEXT_LENGTH"
     return min(network.config.context_length, at_least("num_ctx", usual, 1)), reason
 
 

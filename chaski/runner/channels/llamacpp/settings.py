@@ -66,7 +66,7 @@ class LlamaSettings(Struct, frozen=True, kw_only=True):
                 "the engine llama.cpp does not support draft models; load the model without draft"
             )
         trained = file.get(f"{file.architecture}.context_length", int, 0) or _UNKNOWN
-        usual = defaults.loading.get("num_ctx", environment.context)
+        usual = defaults.loading.get("num_ctx") or environment.context  # 0 sets nothing
         flash = options.get("flash_attention")
         flash = environment.flash_attention if flash is None else flash
         types = KVTypes.parse(options.get("kv_type") or environment.kv_type or "f16")
@@ -168,7 +168,7 @@ def _context(file: GGUFFile, trained: int, usual: int | None, options: Mapping[s
 def _context_reason(options: Mapping[str, Any], defaults: Defaults, environment: Environment) -> str:
     if options.get("context") is not None:
         return "as asked for"
-    if "num_ctx" in defaults.loading:
+    if defaults.loading.get("num_ctx"):
         return "num_ctx of the model"
     return "OLLAMA_CONTEXT_LENGTH" if environment.context is not None else ""
 
