@@ -44,6 +44,7 @@ _ENOUGH = 32_768
 # Tables of cells take a few bytes for each token of the context, used or not.
 _MOST_CHOSEN = 262_144
 _STEP = 1024
+_FEW_SEQUENCES = 4
 # Positions and cells are 32-bit integers in native code; all sequences share the cells.
 _MAX_CELLS = 1 << 30
 _FEW_THREADS, _THREADS_EACH = 16, 4
@@ -96,15 +97,18 @@ class Sizing(Struct, frozen=True):
 
         `cache_bytes` returns the bytes of the caches of a size. More sequences and longer contexts than an
         agent needs take at most half of what is left. A single context of that length takes up to 7/8: an
-        eighth is for the prefix cache. The context is never shorter than `least`, whether it fits or not.
+        eighth is for the prefix cache. Who wishes for many sequences wants throughput: they take up to 7/8,
+        and are preferred to longer contexts. The context is never shorter than `least`, whether it fits or
+        not.
         """
         usual = {device: num_bytes // 2 for device, num_bytes in left.items()}
-        enough = max(self.least, min(self.longest, _ENOUGH))
+        most = {device: num_bytes // 8 * 7 for device, num_bytes in left.items()}
+        are_many = self.parallels[0] > _FEW_SEQUENCES
+        enough = max(self.least, 0 if are_many else min(self.longest, _ENOUGH))
         for parallel in self.parallels:
-            size = self._longest(parallel, self.longest, cache_bytes, usual)
+            size = self._longest(parallel, self.longest, cache_bytes, most if are_many else usual)
             if size is not None and size.capacity >= enough:
                 return size
-        most = {device: num_bytes // 8 * 7 for device, num_bytes in left.items()}
         parallel = self.parallels[-1]
         longest = max(enough, usual_context(self.longest, self.least))
         found = self._longest(parallel, longest, cache_bytes, most)

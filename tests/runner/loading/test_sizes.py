@@ -58,6 +58,14 @@ def test_a_fixed_number_of_sequences_stays() -> None:
     assert chosen(1, parallels=(8,)) == (8, 4_096)
 
 
+def test_many_sequences_are_preferred_to_longer_contexts() -> None:
+    many = (16, 8, 4, 2, 1)
+    assert chosen(10, parallels=many) == (16, 4096)
+    assert chosen(40, parallels=many) == (16, 16_384)
+    assert chosen(5, parallels=many) == (8, 4096)
+    assert chosen(10, parallels=many, needed=20_000) == (2, 32_768)
+
+
 def test_a_request_that_needs_more_gets_room_to_grow() -> None:
     assert chosen(10, needed=50_000) == (1, 66_560)  # 7/8 of the memory hold no more
     assert chosen(14, needed=40_000) == (1, 53_248)
