@@ -33,6 +33,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".onnx")
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 _QUANT = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|BF16|FP?16|FP?32|MXFP4\w*))$", re.IGNORECASE)
 _LONGEST_TAG = 80
+_LONGEST = 4000
 
 
 def pasted_name(text: str) -> str:
@@ -42,6 +43,8 @@ def pasted_name(text: str) -> str:
     links of Hugging Face and ollama.com, with spaces, quotes and prompts of a shell around them. Other words
     and paths are returned unchanged. Raises OptionError for links and sentences that name no model.
     """
+    if len(text) > _LONGEST:
+        raise OptionError(f"a text of {len(text)} characters names no model; give a name such as {_EXAMPLES}")
     is_one = len(text.split()) == 1 or text.startswith((".", "/", "~"))
     if is_one and is_path(text) and not _LINK.search(text):
         return text

@@ -55,6 +55,7 @@ SIDE_ROOMS = {
             "env",
             "names",
             "options",
+            "pasted",
             "formats",
             "regular_files",
             "suggestions",

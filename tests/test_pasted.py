@@ -98,6 +98,7 @@ def test_pasted_names(text: str, name: str) -> None:
         (" \n", "no model is named"),
         ("a model that can see", "names no model; give a name such as llama3.2:3b"),
         ("ollama run", "names no model"),
+        (f"{HUB}/blob/main/{'_Q1' * 20_000}!.gguf", "a text of 60"),
         ("vllm serve Qwen/Qwen3-8B", "names no model"),
         ("https://huggingface.co/models?search=gguf", "the link of a model is https://huggingface.co/USER"),
         ("https://huggingface.co/datasets/a/b", "the link of a model"),

@@ -26,6 +26,7 @@ __all__ = [
     "NodesOptions",
     "Options",
     "gpus_of",
+    "has_gpu_driver",
     "measure_machine",
     "open_backend",
     "open_together",
@@ -102,6 +103,12 @@ def usual_backend() -> tuple[str, Sequence[Device]]:
     except ChaskiError as error:
         _log.warning("the processor computes, not a GPU: %s", error)
     return "cpu", ()
+
+
+def has_gpu_driver() -> bool:
+    """Return whether a GPU may compute, without loading its packages."""
+    found: bool = _module("cuda").is_there()
+    return found
 
 
 def gpus_of(name: str) -> Sequence[Device]:

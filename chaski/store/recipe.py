@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from chaski.errors import ModelNotFoundError, OptionError, UnsupportedError
 from chaski.names import Digest, ModelName
+from chaski.pasted import pasted_name
 from chaski.store.folder import CONVERTIBLE, folder_model
 from chaski.store.modelfile import Modelfile
 from chaski.store.parameters import Parameter
@@ -139,7 +140,9 @@ def _sources(text: str, folder: Path) -> list[ModelName | Path]:
 
 
 def _source(text: str, folder: Path, command: str = "FROM") -> ModelName | Path:
-    """Return the source named by FROM or DRAFT: a file if it exists, else a model name."""
+    """Return the source named by FROM or DRAFT: a file if it exists, else a model name, perhaps as a link."""
+    if "://" in text:
+        return ModelName.parse(pasted_name(text))
     path = folder / Path(text).expanduser()
     if path.is_dir():
         return path if _is_checkpoint(path) else folder_model(path).path

@@ -85,6 +85,7 @@ def test_tags_tell_what_a_deletion_frees(server: Running, monkeypatch: pytest.Mo
         ("https://huggingface.co/a/b-GGUF/blob/main/b-Q4_K_M.gguf", "hf.co/a/b-GGUF:Q4_K_M", False),
         ("chaski run TALKER", "TALKER:latest", True),
         ("guide", "guide:latest", True),
+        ("ollama run http://localhost:5000/me/x", "http://localhost:5000/me/x:latest", False),
     ],
 )
 def test_the_name_in_a_pasted_text(server: Running, text: str, name: str, is_stored: bool) -> None:

@@ -214,3 +214,9 @@ def test_a_missing_source_is_fetched(store: Store, weights: Path) -> None:
     assert find_model("mine", store).path == find_model("base", store).path
     with pytest.raises(ModelNotFoundError, match="model 'none' not found"):
         list(create(store, MINE, Recipe(sources=[ModelName.parse("none")])))
+
+
+def test_a_link_in_from_names_a_model(tmp_path: Path) -> None:
+    link = "https://huggingface.co/a/b-GGUF/blob/main/b-Q4_K_M.gguf"
+    recipe = recipe_of(Modelfile.parse(f"FROM {link}"), tmp_path)
+    assert recipe.sources == [ModelName.parse("hf.co/a/b-GGUF:Q4_K_M")]

@@ -96,6 +96,12 @@ def ask(page: Any, text: str) -> None:
     page.keyboard.press("Enter")
 
 
+def choose_model(page: Any, name: str) -> None:
+    """Choose the model of the shown conversation."""
+    page.get_by_label("Model", exact=True).click()
+    page.get_by_role("option").filter(has=page.get_by_text(name, exact=True)).click()
+
+
 def picture(page: Any, name: str) -> None:
     """Take the picture for the docs, if PICTURES names a folder for it."""
     if folder := os.environ.get("PICTURES"):

@@ -15,7 +15,7 @@ from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running, wait_until
-from tests.web.conftest import PHONE, Open, answers, ask, ended, picture
+from tests.web.conftest import PHONE, Open, answers, ask, choose_model, ended, picture
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def prompt(script: Script) -> str:
 
 def test_the_bundled_model_answers(guided: Running, open_page: Open) -> None:
     page = open_page(guided)
-    page.get_by_label("Model", exact=True).select_option("guide:latest")
+    choose_model(page, "guide:latest")
     ask(page, "how do I use fewer cores?")
     assert "--threads" in ended(page).inner_text()
     page.locator(".figures summary").click()
@@ -208,7 +208,7 @@ def test_images_and_files(fake: Running, script: Script, open_page: Open) -> Non
     ask(page, "What do they do?")
     ended(page)
     assert "llamas climb" in prompt(script)
-    # An image by paste; this model does not accept images, and the page reports it.
+    # An image by paste; this model does not accept images, and the page says so before it is sent.
     page.evaluate(
         """(data) => {
             const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
@@ -219,10 +219,10 @@ def test_images_and_files(fake: Running, script: Script, open_page: Open) -> Non
         }""",
         base64.b64encode(PIXEL).decode(),
     )
-    page.get_by_alt_text("Attached image 1").wait_for()
-    ask(page, "And this?")
-    page.get_by_text("does not support vision").wait_for()
-    assert page.get_by_alt_text("Image 1 of the question").evaluate("image => image.naturalWidth") == 1
+    page.get_by_text("does not see images").wait_for()
+    assert page.get_by_alt_text("Attached image 1").evaluate("image => image.naturalWidth") == 1
+    page.get_by_role("textbox", name="Message").fill("And this?")
+    assert page.get_by_role("button", name="Send").is_disabled()
 
 
 def test_conversations_are_kept_found_renamed_moved_and_deleted(
@@ -270,7 +270,7 @@ def test_a_key_is_asked_for(models: Path, open_page: Open, stays: bool) -> None:
         if stays:
             page.get_by_label("Keep it in this browser").check()
         page.get_by_role("button", name="Use this key").click()
-        page.get_by_label("Model", exact=True).select_option("helper:latest")
+        choose_model(page, "helper:latest")
         ask(page, "how do I use fewer cores?")
         ended(page)
         found = page.evaluate("[sessionStorage['chaski.key'], localStorage['chaski.key']]")

@@ -16,7 +16,7 @@ from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
-from tests.web.conftest import PHONE, Open, ask, ended, picture
+from tests.web.conftest import PHONE, Open, ask, choose_model, ended, picture
 from tests.web.test_accessibility import axe, faults
 
 __all__ = ["axe"]
@@ -58,7 +58,7 @@ def test_a_user_is_offered_no_change_of_models(guarded: Running, open_page: Open
     # Allowed actions still work.
     page.get_by_text("Fits: ").first.wait_for()
     page.get_by_role("link", name="New chat").click()
-    page.get_by_label("Model", exact=True).select_option("small:latest")
+    choose_model(page, "small:latest")
     ask(page, "x")
     assert "hello" in ended(page).inner_text()
     assert refused == []
@@ -98,3 +98,12 @@ def test_a_key_that_is_no_key_is_asked_for_again(guarded: Running, open_page: Op
     page.get_by_text("The server does not know this key.").wait_for()
     sign_in(page, USER)
     page.get_by_role("note").wait_for()
+
+
+def test_a_user_is_told_who_can_get_a_model(tmp_path: Path, script: Script, open_page: Open) -> None:
+    settings = Settings(address=SOMEWHERE, api_keys=(USER,), admin_keys=(ADMIN,))
+    with running(settings, tmp_path, script.open) as server:
+        page = open_page(server)
+        sign_in(page, USER)
+        page.get_by_text("Somebody with an admin key can pull a model.").wait_for()
+        assert page.get_by_role("region", name="Get a model").get_by_role("button").count() == 0

@@ -20,7 +20,7 @@ from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
-from tests.web.conftest import DESKTOP, PHONE, Open, ask, ended, picture
+from tests.web.conftest import DESKTOP, PHONE, Open, ask, choose_model, ended, picture
 from tests.web.test_accessibility import axe, faults
 
 __all__ = ["axe"]
@@ -87,7 +87,7 @@ def chatted(page: Any) -> None:
     for question in ("How do I pull a model?", "How do I use fewer cores?"):
         page.get_by_role("link", name="New chat").click()
         page.get_by_role("heading", name="New chat").wait_for()
-        page.get_by_label("Model", exact=True).select_option("helper:latest")
+        choose_model(page, "helper:latest")
         ask(page, question)
         ended(page)
 

@@ -13,7 +13,7 @@ from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running, wait_until
-from tests.web.conftest import Open, ask, ended
+from tests.web.conftest import Open, ask, choose_model, ended
 from tests.web.gate import Gate, gate_to
 from tests.web.test_chat import held
 
@@ -247,7 +247,7 @@ def test_a_key_that_became_wrong(models: Path, script: Script, open_page: Open) 
         page = open_page(guarded)
         page.get_by_label("API key").fill("secret")
         page.get_by_role("button", name="Use this key").click()
-        page.get_by_label("Model", exact=True).select_option("helper:latest")
+        choose_model(page, "helper:latest")
         page.evaluate("sessionStorage['chaski.key'] = 'old'")
         ask(page, "count")
         page.get_by_label("API key").fill("secret")

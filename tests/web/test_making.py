@@ -63,6 +63,23 @@ def test_a_model_is_made_of_another(workshop: Running, open_page: Open) -> None:
     assert rows == [["stop", '"a"'], ["stop", '"b"'], ["temperature", "0.25"]]
 
 
+def test_closing_the_dialog_ends_the_work(workshop: Running, open_page: Open) -> None:
+    page = open_page(workshop, "/#/models")
+    ended: list[str] = []
+    page.on("requestfailed", lambda request: ended.append(request.url))
+    page.route("**/api/create", lambda route: None)  # never answered
+    page.get_by_role("button", name="Make a model from base:latest").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("base")
+    dialog.get_by_text("base:latest exists, and is replaced.").wait_for()
+    dialog.get_by_role("button", name="Make").click()
+    dialog.get_by_text("beginning").wait_for()
+    dialog.get_by_role("button", name="Cancel").click()
+    dialog.wait_for(state="detached")
+    page.wait_for_timeout(100)
+    assert ended == [f"{workshop.url}/api/create"]
+
+
 def test_a_model_is_copied(workshop: Running, open_page: Open) -> None:
     page = open_page(workshop, "/#/models")
     page.get_by_role("button", name="Copy base:latest").click()

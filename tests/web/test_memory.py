@@ -6,7 +6,7 @@ import pytest
 
 from tests.server.huge_model import HUGE
 from tests.server.running import Running
-from tests.web.conftest import Open, ask, ended, picture
+from tests.web.conftest import Open, ask, choose_model, ended, picture
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ def test_models_tell_what_they_take(huge: Running, open_page: Open) -> None:
 
 def test_a_chat_with_a_model_that_does_not_fit(huge: Running, open_page: Open) -> None:
     page = open_page(huge)
-    page.get_by_label("Model", exact=True).select_option("huge:latest")
+    choose_model(page, "huge:latest")
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Context").fill(str(HUGE))
     page.get_by_role("button", name="Close the settings").click()

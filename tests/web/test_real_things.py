@@ -21,7 +21,7 @@ from tests.server.running import Running, running, wait_until
 from tests.store.fake_registry import FakeRegistry, range_header
 from tests.tiny_llama import write_tiny_llama
 from tests.tiny_vision import DATA
-from tests.web.conftest import Open, ask, ended, picture
+from tests.web.conftest import Open, ask, choose_model, ended, picture
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def seeing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]
 def test_a_chat_with_images(seeing: Running, open_page: Open) -> None:
     images = [png(96, 131), png(37, 53)]
     page = open_page(seeing)
-    page.get_by_label("Model", exact=True).select_option("seer:latest")
+    choose_model(page, "seer:latest")
     files = [{"name": f"{n}.png", "mimeType": "image/png", "buffer": data} for n, data in enumerate(images)]
     page.get_by_label("Files", exact=True).set_input_files(files)
     page.get_by_alt_text("Attached image 2").wait_for()
@@ -95,7 +95,10 @@ def test_a_pull_goes_on_after_a_reload(tmp_path: Path, open_page: Open) -> None:
         pulled.wait_for()
         registry.released.set()
         pulled.wait_for(state="detached", timeout=20_000)
-        page.get_by_role("button", name="Delete").nth(1).wait_for()
+        page.get_by_role("button", name="Delete").wait_for()
+        # The first model that chats is the one of new conversations.
+        page.get_by_role("link", name="New chat").click()
+        page.get_by_label("Model", exact=True).get_by_text("model:1").wait_for()
         (blob,) = (digest for digest, held in registry.blobs.items() if held == data)
         asked = [headers.get("Range") for method, path, headers in registry.requests if path.endswith(blob)]
         assert asked[0] in (None, f"bytes=0-{len(data) - 1}")

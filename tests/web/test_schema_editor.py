@@ -9,7 +9,7 @@ import pytest
 
 from tests.server.fake_worker import Script
 from tests.server.running import Running, wait_until
-from tests.web.conftest import Open, ask, ended, picture
+from tests.web.conftest import Open, ask, choose_model, ended, picture
 from tests.web.test_chat import asked
 
 pytestmark = pytest.mark.slow
@@ -221,7 +221,7 @@ def test_what_has_no_form_stays_text(
 
 def test_the_server_follows_a_made_schema(guided: Running, open_page: Open) -> None:
     page = open_page(guided)
-    page.get_by_label("Model", exact=True).select_option("guide:latest")
+    choose_model(page, "guide:latest")
     editor = edit(page)
     editor.get_by_role("button", name="Add a field").click()
     page.keyboard.type("animal")

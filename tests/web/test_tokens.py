@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.server.running import Running
-from tests.web.conftest import PHONE, Open, answers, ask, ended, picture
+from tests.web.conftest import PHONE, Open, answers, ask, choose_model, ended, picture
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ QUESTION = "How do I pull a model?"
 
 def asked(page: Any) -> Any:
     """Ask with three alternatives per token, and return the answer."""
-    page.get_by_label("Model", exact=True).select_option("helper:latest")
+    choose_model(page, "helper:latest")
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Alternatives by token").fill("3")
     page.get_by_role("button", name="Close the settings").click()
@@ -97,7 +97,7 @@ def test_tokens_on_a_phone(guided: Running, open_page: Open) -> None:
 
 def test_figures_tell_all_that_the_server_does(guided: Running, open_page: Open) -> None:
     page = open_page(guided)
-    page.get_by_label("Model", exact=True).select_option("helper:latest")
+    choose_model(page, "helper:latest")
     for count in (1, 2):
         ask(page, QUESTION)
         ended(page, count)

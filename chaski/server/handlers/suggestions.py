@@ -21,7 +21,8 @@ async def name(http: HTTPRequest) -> Reply:
     """Return the model that a pasted name, command or link means, and whether the store has it."""
     found = ModelName.parse(pasted_name(Fields(http.body).text("text")))
     stored = await asyncio.to_thread(http.services.catalog.store.locate, found)
-    return {"model": found.short, "is_stored": stored is not None}
+    scheme = "" if found.scheme == "https" else f"{found.scheme}://"
+    return {"model": scheme + found.short, "is_stored": stored is not None}
 
 
 async def suggestions(http: HTTPRequest) -> Reply:

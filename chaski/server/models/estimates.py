@@ -9,6 +9,9 @@ from typing import Any
 
 from chaski.env import child_environment
 from chaski.errors import OptionError, WorkerError
+from chaski.ml import has_gpu_driver
+from chaski.ml.backend import HOST
+from chaski.ml.machine import available_memory
 from chaski.names import ModelName
 from chaski.server.models.children import command
 
@@ -53,9 +56,13 @@ class Estimates:
         return {"model": name.short} | answer
 
     async def available(self) -> dict[str, int]:
-        """Return the free bytes of each device. Raises WorkerError if that fails."""
-        async with self._turn:
-            found: dict[str, int] = await _answer(b"{}")
+        """Return the free bytes of each device. Raises WorkerError if that fails.
+
+        Only a machine with a GPU needs a process for it, since its driver stays out of the server.
+        """
+        if not has_gpu_driver():
+            return {HOST: available_memory()}
+        found: dict[str, int] = await _answer(b"{}")
         return found
 
 

@@ -67,3 +67,21 @@ def test_only_names_of_hugging_face_are_pulled_when_they_are_loaded(
             assert model.generate("the", num_predict=3).text
     assert pulled == ["hf.co/me/tiny-GGUF:F32"]
     assert "is not in the store yet, and is pulled" in caplog.text
+
+
+def test_a_link_of_a_file_finds_the_model_or_pulls_it(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulled: list[str] = []
+    name = ModelName.parse("hf.co/a/b-GGUF:Q4_K_M")
+    weights = write_tiny_llama(tmp_path / "tiny.gguf")
+
+    def pull(wanted: str) -> None:
+        pulled.append(wanted)
+        list(create(Store(models), name, Recipe(sources=[weights])))
+
+    monkeypatch.setattr(pulling, "pull", pull)
+    for _ in range(2):
+        link = "https://huggingface.co/a/b-GGUF/blob/main/b-Q4_K_M.gguf"
+        assert pulling.find_or_pull(link).name == name
+    assert pulled == [name.short]

@@ -2,28 +2,30 @@ import { useEffect, useState } from "preact/hooks";
 
 import { begin, changeHead, changeSettings, current, currentId, put } from "../conversations/store";
 import { openCalls, path } from "../conversations/tree";
-import type { Head, Settings } from "../conversations/types";
-import { models, modelsProblem } from "../models/list";
+import type { Head, Message, Settings } from "../conversations/types";
+import { usualModel } from "../models/choice";
+import { chosenModel, rememberModel } from "../models/chosen";
+import { models, running } from "../models/list";
 import { MemoryWarning } from "../models/MemoryNeeds";
 import { isMenuOpen } from "../shell/Frame";
 import { Icon } from "../shell/Icon";
 import { askQuestion, type Question } from "./answering";
 import { Composer } from "./Composer";
+import { fitOf } from "./Misfits";
 import { ModelChoice } from "./ModelChoice";
 import { stop } from "./receiving";
 import { Scroller } from "./Scroller";
 import { readDefaults, SettingsPanel } from "./SettingsPanel";
 import { ToolResults } from "./ToolResults";
 import { Turn } from "./Turn";
-
-const LAST_MODEL = "chaski.model";
+import { Welcome } from "./Welcome";
 
 export function ChatPage() {
   const conversation = current.value;
   const [fresh, setFresh] = useState(() => begin("", readDefaults()));
   const [isOpen, setOpen] = useState(false);
   const shown = conversation ?? fresh;
-  const model = shown.model || localStorage.getItem(LAST_MODEL) || models.value[0]?.name || "";
+  const model = shown.model || usualModel(models.value, running.value, chosenModel.value);
   const change = (fields: Partial<Head>) =>
     conversation ? changeHead(conversation.id, fields) : setFresh({ ...fresh, ...fields });
   const set = (settings: Settings) =>
@@ -37,38 +39,61 @@ export function ChatPage() {
   useStopKey(end);
 
   const send = (question: Question) => {
-    localStorage.setItem(LAST_MODEL, model);
     if (!conversation) put({ ...fresh, model }, false);
     else if (conversation.model !== model) changeHead(conversation.id, { model });
     askQuestion(shown.id, shown.leaf, question, model);
     location.hash = `#/chat/${shown.id}`;
   };
 
+  const choose = (name: string) => {
+    rememberModel(name);
+    change({ model: name });
+  };
+  const { tools, mcp, think } = shown.settings;
+  const needs = { tools: !!(tools || mcp?.length), thinking: !!think, images: turns.some(hasAskedImages) };
+
   return (
     <>
       <div class="chat-tools">
-        <ModelChoice value={model} onChange={(name) => change({ model: name })} />
+        <ModelChoice value={model} onChange={choose} />
         <button type="button" class="icon-button" aria-label="Settings" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
           <Icon name="sliders" />
         </button>
       </div>
       {isOpen && <SettingsPanel model={model} settings={shown.settings} onChange={set} onClose={() => setOpen(false)} />}
-      <Scroller isRunning={isRunning}>
-        {turns.length ? (
-          turns.map((turn) => <Turn key={turn.id} conversation={shown} message={turn} isLast={turn === last} />)
-        ) : (
-          <Welcome onAsk={(content) => send({ content })} model={model} />
-        )}
-        {open && <ToolResults conversation={shown} branch={last!} {...open} />}
-      </Scroller>
+      {turns.length ? (
+        <Scroller isRunning={isRunning}>
+          {turns.map((turn) => (
+            <Turn key={turn.id} conversation={shown} message={turn} isLast={turn === last} />
+          ))}
+          {open && <ToolResults conversation={shown} branch={last!} {...open} />}
+        </Scroller>
+      ) : (
+        <Welcome onAsk={(content) => send({ content })} model={model} />
+      )}
       <MemoryWarning
         model={model}
         context={shown.settings.num_ctx}
         onContext={(num_ctx) => set({ ...shown.settings, num_ctx })}
       />
-      <Composer key={place} place={place} isRunning={isRunning} canSend={!!model} onSend={send} onStop={end} />
+      <Composer
+        key={place}
+        place={place}
+        isRunning={isRunning}
+        canSend={!!model}
+        fit={({ content, images = [], files = [] }) => {
+          const characters = files.reduce((sum, file) => sum + file.text.length, content.length);
+          return fitOf(model, { ...needs, images: needs.images || images.length > 0, characters }, choose);
+        }}
+        onSend={send}
+        onStop={end}
+      />
     </>
   );
+}
+
+function hasAskedImages({ role, images }: Message): boolean {
+  return role === "user" && !!images?.length;
 }
 
 /** Escape stops the answer, unless it belongs to a field or closes something else. */
@@ -87,27 +112,4 @@ function useStopKey(end: () => void) {
 
 function isSomethingOpen(): boolean {
   return isMenuOpen.value || document.querySelector("dialog[open], .settings, :popover-open") !== null;
-}
-
-const QUESTIONS = ["How do I use fewer cores?", "Where are models kept?", "How do I pull a model?"];
-
-function Welcome({ onAsk, model }: { onAsk: (text: string) => void; model: string }) {
-  return (
-    <div class="welcome">
-      <h2>Ask anything</h2>
-      <p>
-        The answer is computed by this server. Conversations stay in this browser.
-        {modelsProblem.value && <strong class="problem">{modelsProblem.value}</strong>}
-      </p>
-      {model.startsWith("guide") && (
-        <div class="questions">
-          {QUESTIONS.map((question) => (
-            <button type="button" key={question} onClick={() => onAsk(question)}>
-              {question}
-            </button>
-          ))}
-        </div>
-      )}
-    </div>
-  );
 }

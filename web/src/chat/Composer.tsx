@@ -5,6 +5,7 @@ import type { TextFile } from "../conversations/types";
 import { Icon } from "../shell/Icon";
 import type { Question } from "./answering";
 import { readAttachments } from "./attachments";
+import type { Fit } from "./Misfits";
 
 interface Attached {
   images: string[];
@@ -16,6 +17,8 @@ interface Props {
   place: string;
   isRunning: boolean;
   canSend: boolean;
+  /** Whether the model can answer a question. */
+  fit: (question: Question) => Fit;
   onSend: (question: Question) => void;
   onStop: () => void;
 }
@@ -38,9 +41,11 @@ export function Composer(props: Props) {
   }, [text]);
 
   const { images, files } = attached;
+  const fit = props.fit({ content: text, images, files });
+  const canSend = props.canSend && !fit.isRefused;
   const isEmpty = !text.trim() && !images.length && !files.length;
   const send = () => {
-    if (isEmpty || isReading || props.isRunning || !props.canSend) return;
+    if (isEmpty || isReading || props.isRunning || !canSend) return;
     props.onSend({ content: text, images, files });
     setText(() => undefined);
     setAttached(() => undefined);
@@ -68,6 +73,7 @@ export function Composer(props: Props) {
         void take(event.dataTransfer?.files ?? []);
       }}
     >
+      {!props.isRunning && fit.notice}
       <div class="box">
         <div class="attached">
           {images.map((image, index) => (
@@ -142,7 +148,7 @@ export function Composer(props: Props) {
               <Icon name="stop" />
             </button>
           ) : (
-            <button type="submit" class="round" aria-label="Send" disabled={isEmpty || isReading || !props.canSend}>
+            <button type="submit" class="round" aria-label="Send" disabled={isEmpty || isReading || !canSend}>
               <Icon name="send" />
             </button>
           )}

@@ -6,7 +6,9 @@ import { below, path, siblings, youngestLeaf } from "../conversations/tree";
 import type { Conversation, Message } from "../conversations/types";
 import { copyText } from "../markdown/Code";
 import { Markdown } from "../markdown/Markdown";
-import { models, sees } from "../models/list";
+import { chats, usualModel } from "../models/choice";
+import { chosenModel } from "../models/chosen";
+import { models, running, sees } from "../models/list";
 import { Question } from "../shell/Dialog";
 import { Icon } from "../shell/Icon";
 import { answer, askQuestion, branch, goOn, tryAgain } from "./answering";
@@ -308,14 +310,16 @@ function Branches({ conversation, message }: { conversation: Conversation; messa
 /** Requests another answer to the same question, from the same model or another one. */
 function Again({ conversation, message }: { conversation: Conversation; message: Message }) {
   const again = (model: string) => answer(conversation.id, path(conversation, message.parent), model);
-  const others = models.value.filter((model) => model.name !== message.model);
+  const isHere = (name = "") => models.value.some((model) => model.name === name);
+  const same = [message.model, conversation.model].find(isHere);
+  const others = models.value.filter((model) => chats(model) && model.name !== message.model);
   return (
     <>
       <button
         type="button"
         class="icon-button"
         aria-label="Answer again"
-        onClick={() => again(message.model ?? conversation.model)}
+        onClick={() => again(same ?? usualModel(models.value, running.value, chosenModel.value))}
       >
         <Icon name="again" />
       </button>

@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { json, request } from "../server/requests";
 import { Icon } from "../shell/Icon";
+import { matching } from "./choice";
 import { mayChange, models } from "./list";
 
 interface Adapter {
@@ -82,9 +83,10 @@ function Load({ onLoad }: { onLoad: (body: Record<string, string>) => void }) {
   const [name, setName] = useState("");
   const [path, setPath] = useState("");
   const [base, setBase] = useState("");
+  const names = matching(models.value, "").map((model) => model.name); // models that chat come first
   const load = (event: Event) => {
     event.preventDefault();
-    onLoad({ lora_name: name.trim(), lora_path: path.trim(), base_model_name: base || models.value[0]?.name || "" });
+    onLoad({ lora_name: name.trim(), lora_path: path.trim(), base_model_name: base || names[0] || "" });
   };
   return (
     <form class="sizes" onSubmit={load}>
@@ -98,9 +100,9 @@ function Load({ onLoad }: { onLoad: (body: Record<string, string>) => void }) {
       </label>
       <label class="field path">
         For the model
-        <select value={base || models.value[0]?.name} onChange={(event) => setBase(event.currentTarget.value)}>
-          {models.value.map((model) => (
-            <option key={model.name}>{model.name}</option>
+        <select value={base || names[0]} onChange={(event) => setBase(event.currentTarget.value)}>
+          {names.map((each) => (
+            <option key={each}>{each}</option>
           ))}
         </select>
       </label>

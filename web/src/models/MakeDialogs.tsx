@@ -1,7 +1,9 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
+import type { ListedModel } from "../server/types";
 import { Dialog } from "../shell/Dialog";
-import { models } from "./list";
+import { replacementText } from "./deletion";
+import { bytes, models } from "./list";
 import { copyModel, createModel, type Recipe } from "./make";
 
 /** Asks for the settings of a new model, and makes it from another model. */
@@ -9,12 +11,15 @@ export function CreateDialog({ from, onClose }: { from: string; onClose: () => v
   const [recipe, setRecipe] = useState<Recipe>({ name: "", from, system: "", parameters: "", template: "" });
   const [step, setStep] = useState("");
   const [problem, setProblem] = useState("");
+  const [control] = useState(() => new AbortController());
+  useEffect(() => () => control.abort(), []); // closing the dialog ends the work
   const set = (changes: Partial<Recipe>) => setRecipe({ ...recipe, ...changes });
   const make = (event: Event) => {
     event.preventDefault();
     setProblem("");
     setStep("beginning");
-    createModel({ ...recipe, name: recipe.name.trim() }, setStep).then(onClose, (error: Error) => {
+    createModel({ ...recipe, name: recipe.name.trim() }, setStep, control.signal).then(onClose, (error: Error) => {
+      if (control.signal.aborted) return;
       setStep("");
       setProblem(error.message);
     });
@@ -26,6 +31,7 @@ export function CreateDialog({ from, onClose }: { from: string; onClose: () => v
           Name
           <input required value={recipe.name} onInput={(event) => set({ name: event.currentTarget.value })} />
         </label>
+        <Replaced name={recipe.name} />
         <label class="field">
           Made from
           <select value={recipe.from} onChange={(event) => set({ from: event.currentTarget.value })}>
@@ -82,10 +88,22 @@ export function CreateDialog({ from, onClose }: { from: string; onClose: () => v
   );
 }
 
+/** Says what happens to the model that has a name already. */
+function Replaced({ name }: { name: string }) {
+  const text = replacementText(models.value, name);
+  return text ? (
+    <p class="problem" role="status">
+      {text}
+    </p>
+  ) : null;
+}
+
 /** Asks for the second name of a model. */
 export function CopyDialog({ source, onClose }: { source: string; onClose: () => void }) {
   const [name, setName] = useState("");
   const [problem, setProblem] = useState("");
+  const isSource = (model: ListedModel) => model.name === source;
+  const isBundled = models.value.find(isSource)?.bundled;
   const copy = (event: Event) => {
     event.preventDefault();
     copyModel(source, name.trim()).then(onClose, (error: Error) => setProblem(error.message));
@@ -97,7 +115,12 @@ export function CopyDialog({ source, onClose }: { source: string; onClose: () =>
           Second name
           <input required value={name} onInput={(event) => setName(event.currentTarget.value)} />
         </label>
-        <p class="note">Both names share the weights on disk and in memory.</p>
+        <Replaced name={name} />
+        <p class="note">
+          {isBundled
+            ? `The copy takes ${bytes(models.value.find(isSource)!.size)} of the server's disk, since the model is a part of chaski.`
+            : "Both names share the weights on disk and in memory."}
+        </p>
         {problem && (
           <p class="problem" role="alert">
             {problem}

@@ -1,45 +1,32 @@
 import { useEffect, useState } from "preact/hooks";
+
 import { wantsKey } from "../server/key";
-import type { ListedModel, ShownModel } from "../server/types";
-import { Question } from "../shell/Dialog";
 import { Icon } from "../shell/Icon";
 import { Adapters } from "./Adapters";
-import { bytes, mayChange, models, modelsProblem, readModels, readRunning, removeModel, running, show } from "./list";
-import { CopyDialog, CreateDialog } from "./MakeDialogs";
-import { MemoryNeeds } from "./MemoryNeeds";
-import { type Pull, pulls, startPull, stopPull } from "./pulls";
+import { chats, matching } from "./choice";
+import { mayChange, models, modelsProblem, readModels, readRunning } from "./list";
+import { ModelCard } from "./ModelCard";
+import { PullForm } from "./PullForm";
+import { type Pull, pullFacts, pulls, startPull, stopPull } from "./pulls";
+import { SuggestedList } from "./SuggestedList";
+import { monthOf, suggestions } from "./suggestions";
 
 const REFRESH = 3000;
+/** With fewer models, a search is of no use. */
+const MANY = 6;
 
 export function ModelsPage() {
-  const [name, setName] = useState("");
+  const [search, setSearch] = useState("");
   useEffect(() => {
     void readModels();
     const timer = setInterval(() => document.hidden || void readRunning().catch(() => {}), REFRESH);
     return () => clearInterval(timer);
   }, []);
-  const pull = (event: Event) => {
-    event.preventDefault();
-    if (!name.trim()) return;
-    startPull(name.trim());
-    setName("");
-  };
+  const found = matching(models.value, search);
   return (
     <div class="scroller" tabIndex={0} role="region" aria-label="Models of this server">
       <div class="page">
-        {mayChange.value && (
-          <form class="pull" onSubmit={pull}>
-            <input
-              aria-label="Name of a model to pull"
-              placeholder="llama3.2:3b, hf.co/USER/REPOSITORY:QUANT"
-              value={name}
-              onInput={(event) => setName(event.currentTarget.value)}
-            />
-            <button type="submit" class="primary" disabled={!name.trim()}>
-              <Icon name="down" /> Pull
-            </button>
-          </form>
-        )}
+        {mayChange.value && <PullForm />}
         {mayChange.value === false && (
           <div class="card row" role="note">
             <p>
@@ -59,146 +46,79 @@ export function ModelsPage() {
             {modelsProblem.value}
           </p>
         )}
-        <ul class="models">
-          {models.value.map((model) => (
+        {mayChange.value && models.value.length > 0 && <ModelsToGet />}
+        {models.value.length >= MANY && (
+          <input
+            type="search"
+            aria-label="Search the models of this server"
+            placeholder={`Search ${models.value.length} models by name, size or ability`}
+            value={search}
+            onInput={(event) => setSearch(event.currentTarget.value)}
+          />
+        )}
+        <ul class="models" aria-label="Stored models">
+          {found.map((model) => (
             <ModelCard key={model.name} model={model} />
           ))}
         </ul>
+        {search && !found.length && <p class="note">No model of this server matches “{search}”.</p>}
         <Adapters />
       </div>
     </div>
   );
 }
 
-function PullCard({ pull }: { pull: Pull }) {
-  const { name, status, total, completed, error } = pull;
+/** The suggested models; open while no other model that chats is here. */
+function ModelsToGet() {
+  const hasOwn = models.value.some((model) => chats(model) && !model.bundled);
+  const [isOpen, setOpen] = useState(!hasOwn);
   return (
-    <div class="card" role="group" aria-label={`Pull of ${name}`}>
-      <div class="row">
-        <strong>{name}</strong>
-        <span class={error ? "problem" : "note"} role={error ? "alert" : undefined}>
-          {error ?? (total ? `${bytes(completed)} of ${bytes(total)}, ${status}` : status)}
-        </span>
-        {error && (
-          <button type="button" onClick={() => startPull(name)}>
-            Try again
-          </button>
-        )}
-        <button type="button" class="icon-button" aria-label={`Stop pulling ${name}`} onClick={() => stopPull(name)}>
-          <Icon name="close" />
-        </button>
-      </div>
-      {!error && <progress aria-label={`Progress of ${name}`} max={total || undefined} value={total ? completed : undefined} />}
-    </div>
-  );
-}
-
-function ModelCard({ model }: { model: ListedModel }) {
-  const [shown, setShown] = useState<ShownModel | null>(null);
-  const [problem, setProblem] = useState("");
-  const [asks, setAsks] = useState<"make" | "copy" | "delete" | null>(null);
-  useEffect(() => {
-    show(model.name).then(setShown, (error: Error) => setProblem(error.message));
-  }, [model.name]);
-  const loaded = running.value.find((each) => each.name === model.name);
-  const { family, parameter_size, quantization_level } = model.details;
-  const facts = [family, parameter_size, quantization_level, bytes(model.size)].filter(Boolean);
-  return (
-    <li class="card">
-      <div class="row">
-        <strong>{model.name}</strong>
-        {loaded && <span class="badge live">in memory</span>}
-        {shown?.capabilities.map((each) => (
-          <span class="badge" key={each}>
-            {each}
-          </span>
-        ))}
-        {mayChange.value && (
-          <span class="card-tools">
-            <button
-              type="button"
-              class="icon-button"
-              aria-label={`Make a model from ${model.name}`}
-              onClick={() => setAsks("make")}
-            >
-              <Icon name="plus" />
-            </button>
-            <button type="button" class="icon-button" aria-label={`Copy ${model.name}`} onClick={() => setAsks("copy")}>
-              <Icon name="copy" />
-            </button>
-            <button type="button" class="icon-button" aria-label={`Delete ${model.name}`} onClick={() => setAsks("delete")}>
-              <Icon name="trash" />
-            </button>
-          </span>
-        )}
-      </div>
-      <p class="note">{facts.join(" · ")}</p>
-      {loaded && (
-        <p class="note">
-          {`${bytes(loaded.size)} of memory, context ${loaded.context_length}, ${loaded.users} of ${loaded.parallel} places taken`}
-          {loaded.waiting > 0 && `, ${loaded.waiting} waiting`}
-        </p>
-      )}
-      <MemoryNeeds name={model.name} />
-      {problem && (
-        <p class="problem" role="alert">
-          {problem}
-        </p>
-      )}
-      {shown && <Details shown={shown} />}
-      {asks === "make" && <CreateDialog from={model.name} onClose={() => setAsks(null)} />}
-      {asks === "copy" && <CopyDialog source={model.name} onClose={() => setAsks(null)} />}
-      {asks === "delete" && (
-        <Question
-          title={`Delete ${model.name}?`}
-          text={`${bytes(model.size)} of this server's disk are freed; to have it again, it must be pulled again.`}
-          yes="Delete"
-          onYes={() => void removeModel(model.name).catch((error: Error) => setProblem(error.message))}
-          onClose={() => setAsks(null)}
-        />
-      )}
-    </li>
-  );
-}
-
-function Details({ shown }: { shown: ShownModel }) {
-  const info = Object.entries(shown.model_info).filter(([, value]) => !Array.isArray(value) && value !== null);
-  const texts: [string, string | undefined][] = [
-    ["Parameters", shown.parameters],
-    ["System prompt", shown.system],
-    ["Template", shown.template],
-    ["License", shown.license],
-  ];
-  return (
-    <details>
-      <summary>Details</summary>
-      <dl class="facts">
-        <div>
-          <dt>engine</dt>
-          <dd>{shown.engine_reason ? `${shown.engine}: ${shown.engine_reason}` : shown.engine}</dd>
-        </div>
-        {(shown.adapters ?? []).map((adapter) => (
-          <div key={adapter.name}>
-            <dt>adapter</dt>
-            <dd>{`${adapter.name}, rank ${adapter.rank}, alpha ${adapter.alpha}`}</dd>
-          </div>
-        ))}
-        {info.map(([key, value]) => (
-          <div key={key}>
-            <dt>{key}</dt>
-            <dd>{String(value)}</dd>
-          </div>
-        ))}
-      </dl>
-      {texts.map(
-        ([title, text]) =>
-          text && (
-            <details class="file" key={title}>
-              <summary>{title}</summary>
-              <pre tabIndex={0}>{text}</pre>
-            </details>
-          ),
+    <details class="card to-get" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>
+        <h2>Models to get</h2>
+      </summary>
+      {isOpen && (
+        <>
+          <SuggestedList />
+          {suggestions.value && (
+            <p class="note">
+              A list of {monthOf(suggestions.value.date)}. The memory is an estimate for a usual context; the field above takes
+              any other model.
+            </p>
+          )}
+        </>
       )}
     </details>
+  );
+}
+
+function PullCard({ pull }: { pull: Pull }) {
+  const { name, total, completed, error } = pull;
+  return (
+    <div class="card" role="group" aria-label={`Pull of ${name}`}>
+      <div class="card-head">
+        <strong>{name}</strong>
+        <span class="card-tools">
+          {error && (
+            <button type="button" onClick={() => startPull(name)}>
+              Try again
+            </button>
+          )}
+          <button
+            type="button"
+            class="icon-button"
+            title="Stop; what was downloaded is kept for the next pull"
+            aria-label={`Stop pulling ${name}`}
+            onClick={() => stopPull(name)}
+          >
+            <Icon name="close" />
+          </button>
+        </span>
+      </div>
+      <p class={error ? "problem" : "note"} role={error ? "alert" : undefined}>
+        {error ?? pullFacts(pull)}
+      </p>
+      {!error && <progress aria-label={`Progress of ${name}`} max={total || undefined} value={total ? completed : undefined} />}
+    </div>
   );
 }

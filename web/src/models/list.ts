@@ -1,5 +1,5 @@
 // The models of the store, and those in memory.
-import { signal } from "@preact/signals";
+import { batch, signal } from "@preact/signals";
 
 import { json, request } from "../server/requests";
 import type { ListedModel, RunningModel, ShownModel } from "../server/types";
@@ -14,14 +14,18 @@ const shown = new Map<string, Promise<ShownModel>>();
 
 export async function readModels(): Promise<void> {
   try {
-    const [list, key] = await Promise.all([
+    const [list, key, loaded] = await Promise.all([
       json<{ models: ListedModel[] }>("GET", "/api/tags"),
       json<{ may_change_models: boolean }>("GET", "/api/key"),
+      json<{ models: RunningModel[] }>("GET", "/api/ps"),
     ]);
-    mayChange.value = key.may_change_models;
-    models.value = list.models;
-    modelsProblem.value = "";
-    await readRunning();
+    shown.clear(); // a name may mean another model now
+    batch(() => {
+      mayChange.value = key.may_change_models;
+      models.value = list.models;
+      running.value = loaded.models;
+      modelsProblem.value = "";
+    });
   } catch (error) {
     modelsProblem.value = (error as Error).message;
   }
@@ -31,7 +35,7 @@ export async function readRunning(): Promise<void> {
   running.value = (await json<{ models: RunningModel[] }>("GET", "/api/ps")).models;
 }
 
-/** Describes a model; asks the server only once. */
+/** Describes a model; asks the server once until the list of models is read again. */
 export function show(name: string): Promise<ShownModel> {
   let found = shown.get(name);
   if (!found) {
@@ -49,7 +53,6 @@ export async function sees(name: string): Promise<boolean> {
 
 export async function removeModel(name: string): Promise<void> {
   await request("DELETE", "/api/delete", { model: name });
-  shown.delete(name);
   await readModels();
 }
 

@@ -10,8 +10,8 @@ export interface Recipe {
   template: string;
 }
 
-/** Makes a model and reports its steps. Throws an Error that describes a problem. */
-export async function createModel(recipe: Recipe, onStep: (step: string) => void): Promise<void> {
+/** Makes a model and reports its steps; an aborted `signal` ends it. Throws an Error that describes a problem. */
+export async function createModel(recipe: Recipe, onStep: (step: string) => void, signal: AbortSignal): Promise<void> {
   const body = {
     model: recipe.name,
     from: recipe.from,
@@ -19,7 +19,8 @@ export async function createModel(recipe: Recipe, onStep: (step: string) => void
     template: recipe.template || undefined,
     parameters: recipe.parameters.trim() ? readParameters(recipe.parameters) : undefined,
   };
-  for await (const { status } of lines<{ status: string }>(await request("POST", "/api/create", body))) onStep(status);
+  const steps = lines<{ status: string }>(await request("POST", "/api/create", body, signal));
+  for await (const { status } of steps) onStep(status);
   await readModels();
 }
 

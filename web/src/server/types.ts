@@ -34,9 +34,39 @@ export interface ChatLine {
 
 export interface ListedModel {
   name: string;
+  digest: string;
   size: number;
   modified_at: string;
-  details: { family: string; parameter_size: string; quantization_level: string };
+  /** `context_length`: tokens that the model was made for. */
+  details: { family: string; parameter_size: string; quantization_level: string; context_length?: number };
+  capabilities: string[];
+  /** True for a model that is a part of chaski and cannot be deleted. */
+  bundled?: boolean;
+  /** Bytes of the disk that its deletion frees. */
+  freed_bytes?: number;
+}
+
+/** A well-known model to pull, with its download and its estimated memory in bytes. */
+export interface SuggestedModel {
+  name: string;
+  title: string;
+  parameters: string;
+  quantization: string;
+  size: number;
+  memory: number;
+  capabilities: string[];
+  license: string;
+  good_for: string;
+  /** Absent if the server does not know its memory. */
+  fits?: boolean;
+  is_stored: boolean;
+}
+
+/** The list of `/api/suggestions`, its month as YYYY-MM, and the free bytes of each device. */
+export interface Suggestions {
+  date: string;
+  available: Record<string, number>;
+  models: SuggestedModel[];
 }
 
 export interface RunningModel {

@@ -20,6 +20,8 @@ const PATHS = {
   box: "M4 8l8-4 8 4v8l-8 4-8-4zM4 8l8 4 8-4M12 12v8",
   chat: "M5 5h14v11H10l-5 4z",
   pulse: "M3 12h4l3-8 4 16 3-8h4",
+  unfold: "M6 9l6 6 6-6",
+  search: "M11 4a7 7 0 1 0 0 14 7 7 0 0 0 0-14zM16 16l4.5 4.5",
   forward: "M5 6l6 6-6 6M13 6l6 6-6 6",
 } as const;
 
