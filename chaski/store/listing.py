@@ -46,6 +46,7 @@ def listed(store: Store, summary_of: Callable[[Entry], Summary] | None = None) -
             _log.warning("%s is left out: %s", entry.name.short, error)
             continue
         summary = None if summary_of is None else summary_of(entry)
+        deletion: dict[str, Any] = {"freed_bytes": freed[entry.name]} if not entry.bundled else {"bundled": True}
         found.append(
             {
                 "name": entry.name.short,
@@ -55,7 +56,7 @@ def listed(store: Store, summary_of: Callable[[Entry], Summary] | None = None) -
                 "digest": entry.digest.hex,
                 "details": details_of(config, summary),
                 **({} if summary is None else {"capabilities": list(summary.capabilities)}),
-                **({"bundled": True} if entry.bundled else {"freed_bytes": freed[entry.name]}),
+                **deletion,
             }
         )
     return found
