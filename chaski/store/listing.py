@@ -46,7 +46,9 @@ def listed(store: Store, summary_of: Callable[[Entry], Summary] | None = None) -
             _log.warning("%s is left out: %s", entry.name.short, error)
             continue
         summary = None if summary_of is None else summary_of(entry)
-        deletion: dict[str, Any] = {"freed_bytes": freed[entry.name]} if not entry.bundled else {"bundled": True}
+        deletion: dict[str, Any] = {"bundled": True}
+        if entry.bundled is None:
+            deletion = {"freed_bytes": freed[entry.name]}
         found.append(
             {
                 "name": entry.name.short,
