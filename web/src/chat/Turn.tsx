@@ -250,7 +250,7 @@ function Delete({ conversation, message, what }: { conversation: Conversation; m
   const remove = () => {
     removeMessages(conversation.id, removed);
     // The button that had the focus is gone.
-    setTimeout(() => document.querySelector<HTMLElement>(".scroller")?.focus());
+    setTimeout(() => document.activeElement === document.body && document.querySelector<HTMLElement>(".scroller")?.focus());
   };
   return (
     <>
