@@ -253,7 +253,7 @@ def test_json_has_the_form_of_the_api(root: Path, tiny_llama: Path) -> None:
     put_by_hand(root, f"{LIBRARY}/one/latest", {"model": tiny_llama.read_bytes(), "system": b"be brief"})
     [one] = json.loads(chaski("list", "one", "--json").stdout)["models"]
     assert (one["name"], one["model"], one["size"] > 0) == ("one:latest", "one:latest", True)
-    assert one.keys() == {"name", "model", "modified_at", "size", "digest", "details"}
+    assert one.keys() == {"name", "model", "modified_at", "size", "digest", "details", "freed_bytes"}
     shown = json.loads(chaski("show", "one", "--json").stdout)
     assert shown["system"] == "be brief"
     assert shown["model_info"]["general.architecture"] == "llama"

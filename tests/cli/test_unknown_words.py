@@ -22,7 +22,7 @@ def said(*words: str) -> str:
         ("chat", "Did you mean run, which vLLM calls chat?"),
         ("llama-server", "Did you mean serve, which llama.cpp calls llama-server?"),
         ("delete", "Did you mean rm, which other programs call delete?"),
-        ("guide", "Did you mean chaski run guide?"),
+        ("guide:latest", "Did you mean chaski run guide:latest?"),
         ("xyzzy", ""),
     ],
 )

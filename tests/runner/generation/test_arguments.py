@@ -25,7 +25,7 @@ CONVERSATIONS = [
     ("hello", "the conversation is 'hello'; it must be a list of messages such as"),
     (None, "the conversation is None; it must be"),
     ({"role": "user", "content": "x"}, "it must be a list of messages"),
-    (["hello"], "message 0 is 'hello'; it must be one of"),
+    (["hello"], "message 0 is 'hello'; the conversation must be a list of messages"),
     ([{"role": "user", "content": "x"}, {"content": "y"}], "message 1 has no role"),
     ([{"role": "user", "content": 5}], "the content of message 0 is 5; it must be a text"),
     ([{"role": "robot", "content": "x"}], "message 0 has the unknown role 'robot'; known: system, user,"),

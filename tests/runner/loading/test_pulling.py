@@ -76,7 +76,7 @@ def test_a_link_of_a_file_finds_the_model_or_pulls_it(
     name = ModelName.parse("hf.co/a/b-GGUF:Q4_K_M")
     weights = write_tiny_llama(tmp_path / "tiny.gguf")
 
-    def pull(wanted: str) -> None:
+    def pull(wanted: str, *, progress: bool) -> None:
         pulled.append(wanted)
         list(create(Store(models), name, Recipe(sources=[weights])))
 
