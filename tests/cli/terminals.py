@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 30.0
+_PATIENCE_SECONDS = 0.05
 _READS_KEYS = b"\x1b[?2004h"  # switches bracketed paste on
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 
@@ -56,7 +57,7 @@ class Terminal:
         self.wait_until(lambda: self.seen.count(_READS_KEYS) >= number, "a prompt")
 
     def wait_until(self, is_there: Callable[[], bool], what: str = "it") -> None:
-        """Wait until the condition holds for the output."""
+        """Wait until the condition holds, for the output or for the terminal."""
         deadline = time.monotonic() + SECONDS
         while not is_there():
             assert self._read(deadline), f"it ended before {what!r}: {self.text[-2000:]!r}"
@@ -69,10 +70,10 @@ class Terminal:
         return self.process.wait(SECONDS)
 
     def _read(self, deadline: float) -> bool:
-        """Read more output; return whether there was any."""
-        left = deadline - time.monotonic()
-        is_there = left > 0 and select.select([self._descriptor], [], [], left)[0]
-        assert is_there, f"waited for too long: {self.text[-2000:]!r}"
+        """Read more output, waiting for it shortly; return whether more may come."""
+        assert time.monotonic() < deadline, f"waited for too long: {self.text[-2000:]!r}"
+        if not select.select([self._descriptor], [], [], _PATIENCE_SECONDS)[0]:
+            return True
         try:
             piece = os.read(self._descriptor, 4096)
         except OSError:  # the end of a terminal

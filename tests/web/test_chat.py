@@ -147,6 +147,7 @@ def test_branches(fake: Running, script: Script, open_page: Open) -> None:
     page.get_by_text("second", exact=True).wait_for()
     page.locator(".answered").get_by_role("button", name="Earlier version").click()
     page.get_by_text("first", exact=True).wait_for()
+    page.wait_for_timeout(500)  # which branch is shown is saved a moment later
     page.reload()
     page.get_by_text("first", exact=True).wait_for()
 

@@ -122,7 +122,7 @@ def test_pasted_commands_and_links_are_pulled(fake: Running, open_page: Open) ->
     wait_until(lambda: field.input_value() == "")
     field.fill("https://huggingface.co/a/b-GGUF/blob/main/b-Q4_K_M.gguf?download=true")
     page.get_by_role("button", name="Pull", exact=True).click()
-    wait_until(lambda: field.input_value() == "")
+    wait_until(lambda: field.input_value() == "" and len(asked) == 2)
     assert asked == ["llama3.2:1b", "hf.co/a/b-GGUF:Q4_K_M"]
     field.fill("chaski run thinker")
     page.get_by_text("thinker:latest is here. A pull fetches what has changed since.").wait_for()
