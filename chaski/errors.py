@@ -228,7 +228,7 @@ class OptionError(ChaskiError):
     """An argument, an option or an environment variable has a bad value."""
 
 
-# What a recommended context has in addition to a prompt, and a multiple of which it is.
+# Tokens that a recommended context adds to a prompt, and the number that its length is a multiple of.
 _ROOM_TO_ANSWER, _STEP = 1024, 4096
 
 

@@ -250,11 +250,11 @@ def _by_name(rows: Iterable[tuple[str, str, str]]) -> dict[str, tuple[Foreign, .
 
 
 FOREIGN = _by_name(_ROWS)
-"""What other programs call the options of chaski."""
+"""The names of chaski's options in other programs."""
 CHAT_VERBS = _by_name(_CHAT_ROWS)
-"""What other programs call the commands of a chat."""
+"""The names of the commands of a chat in other programs."""
 VERBS = _by_name(_VERB_ROWS)
-"""What other programs call the commands of chaski."""
+"""The names of chaski's commands in other programs."""
 
 
 def normalized(name: str) -> str:

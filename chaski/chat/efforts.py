@@ -36,7 +36,7 @@ EFFORTS: Mapping[str, Effort] = {
     "xhigh": Effort("max", 32768, 95),
     "max": Effort("max", None, 100),
 }
-"""The budgets of low, medium and high are those of Google's API, and the shares are those of OpenRouter."""
+"""The budgets of low, medium and high are those of Google's API. The shares leave room for the answer."""
 
 _NONE = Effort("", 0, 0)
 

@@ -34,7 +34,7 @@ class Cells:
 
     @property
     def num_unused(self) -> int:
-        """The number of cells that nobody has ever owned."""
+        """The number of cells that no sequence has ever owned."""
         return self.count - int(np.count_nonzero(self._used))
 
     def share(self, cells: I32) -> None:

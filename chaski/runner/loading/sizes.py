@@ -70,7 +70,7 @@ def context_size(path: Path, trained: int, asked: int, most: int | None = None) 
 
 
 class Sizing(Struct, frozen=True):
-    """The limits within which memory decides about the size of a cache whose context nobody has set.
+    """The limits within which memory decides about the size of a cache whose context is not set.
 
     longest    the longest context
     least      the shortest context; 4,096, or the number of tokens that a request needs

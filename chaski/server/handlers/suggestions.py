@@ -1,4 +1,4 @@
-"""What the page needs before a pull: the name in a pasted text, and a list of models to pull."""
+"""Answers that precede a pull: the name in a pasted text, and a list of models to pull."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeptPrefixes:
-    """What a process had of prompts in memory, in a file without a name that is in memory, too.
+    """The memory blocks of an ended process's prefix cache, in an unnamed file in memory.
 
     The files of the prefix cache would not do: they may be turned off, and lack what was computed last.
     """

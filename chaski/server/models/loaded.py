@@ -56,7 +56,7 @@ class ModelNeeds(Struct, frozen=True, kw_only=True):
     adapters    adapters to apply
     context     number of tokens that a sequence must be able to hold
     usual_context   context length for loading if no request asks for one
-    needed_context  number of tokens that a sequence should be able to hold, though nobody has set a context
+    needed_context  number of tokens that a sequence should be able to hold if no context is set
     trained     context that the model was trained with; 0 if unknown
     engine      the engine that must compute the model
     gpus        the placement on GPUs, as far as requested: `num_gpu`, `main_gpu`

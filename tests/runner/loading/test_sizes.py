@@ -1,4 +1,4 @@
-"""The size of a cache whose context nobody has set, with made-up figures of memory."""
+"""The size of a cache whose context is not set, with made-up figures of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// What the lines of a streamed answer add to its message.
+// Adds the lines of a streamed answer to its message.
 import type { Figures, Message, Token } from "../conversations/types";
 import type { ChatLine, TokenScore } from "../server/types";
 

@@ -1,4 +1,4 @@
-// What the deletion of a model does, in sentences that are true for the model and its store.
+// Describes the deletion of a model, in sentences that are true for the model and its store.
 import type { ListedModel } from "../server/types";
 import { isSameName } from "./choice";
 import { bytes } from "./list";
