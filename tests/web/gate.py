@@ -21,6 +21,7 @@ class Gate:
         self.flows = threading.Event()
         self.flows.set()
         self._sockets: list[socket.socket] = []
+        self._changing = threading.Lock()
         self.port = 0
         self.open()
 
@@ -36,18 +37,25 @@ class Gate:
 
     def close(self) -> None:
         """Break all connections and refuse new ones."""
-        for each in [self._listener, *self._sockets]:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        self._sockets.clear()
+        with self._changing:
+            broken = [self._listener, *self._sockets]
+            self._sockets.clear()
+            for each in broken:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+                each.close()
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += client, server
+                with self._changing:
+                    if listener.fileno() == -1:  # closed since the connection was accepted
+                        client.close()
+                        server.close()
+                        return
+                    self._sockets += client, server
                 for source, sink in (client, server), (server, client):
                     threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
 
