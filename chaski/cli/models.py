@@ -18,9 +18,9 @@ _LABEL_WIDTH, _COLUMNS = 16, 79
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the architectures that start with the typed text."""
-    from chaski.cli.model_table import DESCRIPTIONS
+    from chaski.model.registry import ARCHITECTURES
 
-    return [name for name in DESCRIPTIONS if name.startswith(incomplete)]
+    return [name for name in ARCHITECTURES if name.startswith(incomplete)]
 
 
 @click.command("models", short_help="List the model families that run natively.")

@@ -14,8 +14,9 @@ import numpy as np
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.model.architecture import Architecture
 
-__all__ = ["FIXED", "HARMLESS", "READ", "READ_BY", "REFUSED", "check_keys"]
+__all__ = ["HARMLESS", "READ", "REFUSED", "check_keys"]
 
 _READ = """
     attention.causal attention.head_count attention.head_count_kv attention.key_length attention.value_length
@@ -34,43 +35,6 @@ READ = frozenset(_READ.split())
 An architecture reads one of the two epsilons, by the kind of its norms; files may have both. Where it has no
 experts, their tensors are refused.
 """
-
-_GRANITE = frozenset({"granite", "granitemoe"})
-_GEMMAS_4 = frozenset({"gemma4", "gemma4-assistant"})
-_DELTA_NETS = frozenset({"qwen35", "qwen35moe", "qwen3next"})
-
-READ_BY: Mapping[str, frozenset[str]] = {
-    "activation_sparsity_scale": frozenset({"gemma3n"}),
-    "attention.key_length_swa": _GEMMAS_4,
-    "attention.shared_kv_layers": frozenset({"gemma3n"}) | _GEMMAS_4,
-    "attention.value_length_swa": _GEMMAS_4,
-    "embedding_length_per_layer_input": frozenset({"gemma3n"}) | _GEMMAS_4,
-    "rope.dimension_count_swa": _GEMMAS_4,
-    "attention.max_alibi_bias": frozenset({"jina-bert-v2"}),
-    "attention.scale": frozenset({"gemma-embedding", "gemma3"}) | _GRANITE,
-    "embedding_scale": _GRANITE | {"dflash"},
-    "logit_scale": _GRANITE | {"dflash"},  # a draft proposes the top token, which these two do not change
-    "residual_scale": _GRANITE,
-    "attention.sliding_window": frozenset(
-        {"dflash", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gpt-oss", "modern-bert", "phi3"}
-    )
-    | _GEMMAS_4,
-    "attention.temperature_scale": frozenset({"llama4", "mistral3"}),
-    "attn_logit_softcapping": frozenset({"gemma-embedding", "gemma2", "gemma3"}),
-    "classifier.pooling_type": frozenset({"modern-bert"}),
-    "embedding_length_out": frozenset({"gemma4-assistant"}),
-    # A proposal depends only on the order of logits.
-    "final_logit_softcapping": frozenset({"dflash", "gemma2", "gemma3", "gemma3n"}) | _GEMMAS_4,
-    "full_attention_interval": _DELTA_NETS,
-    "hidden_activation": frozenset({"modern-bert"}),
-    "interleave_moe_layer_step": frozenset({"llama4"}),
-    "moe_every_n_layers": frozenset({"nomic-bert-moe"}),
-    "nextn_predict_layers": _DELTA_NETS | {"gemma4-assistant"},
-    "norm_before_fc": frozenset({"eagle3"}),
-    "norm_before_residual": frozenset({"eagle3"}),
-    "rope.freq_base_swa": frozenset({"gemma-embedding", "gemma3", "gemma3n", "modern-bert"}) | _GEMMAS_4,
-}
-"""Keys of REFUSED that these architectures read."""
 
 _SAME_AS = {
     "attention.key_length_swa": "attention.key_length",
@@ -134,25 +98,6 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
 }
 """Keys that change results, and the values with which they do not."""
 
-_GELU = ("", "gelu", "gelu_new", "gelu_pytorch_tanh", "geglu")
-
-FIXED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
-    "attention.causal": {
-        "gemma-embedding": (False,),
-        # For these, llama.cpp centers convolutions or keeps some layers causal.
-        **dict.fromkeys(sorted(_DELTA_NETS | {"gemma4", "lfm2"}), (True,)),
-    },
-    "hidden_activation": dict.fromkeys(
-        (
-            *("bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert-moe"),
-            *("gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma4-assistant"),
-        ),
-        _GELU,
-    )
-    | {"t5encoder": (*_GELU, "relu", "gated-gelu")},
-}
-"""The values of a key that match what these architectures compute in any case."""
-
 _OF_TENSORS = """
     adapters.count adapters.lora_rank adapters.router_gain adapters.token_ids_activate
     adapters.token_ids_substitute altup.active_idx altup.num_inputs attn_res.block_size
@@ -194,16 +139,15 @@ HARMLESS: Mapping[str, str] = {
 """Keys that change no result as long as REFUSED and the tensors are checked, and the reasons."""
 
 
-def check_keys(file: GGUFFile) -> None:
+def check_keys(file: GGUFFile, architecture: Architecture) -> None:
     """Raise UnsupportedError for a key that would change what the model computes but is not read."""
-    arch = file.architecture
-    for name in sorted(REFUSED.keys() | FIXED.keys()):
-        key = f"{arch}.{name}"
-        allowed = FIXED.get(name, {}).get(arch, REFUSED.get(name))
-        if key not in file.metadata or allowed is None or arch in READ_BY.get(name, ()):
+    fixed = architecture.fixed
+    for name in sorted(REFUSED.keys() | fixed.keys()):
+        key = f"{architecture.name}.{name}"
+        if key not in file.metadata or name in architecture.reads:
             continue
         value = file.metadata[key]
-        if not _is_neutral(file, name, value, allowed):
+        if not _is_neutral(file, name, value, fixed.get(name) or REFUSED[name]):
             shown = f"{value}"[:40]
             raise UnsupportedError(
                 f"{file.path}: {key} = {shown} changes what the model computes and is not supported "

@@ -1,15 +1,19 @@
-"""The table of architectures: each is a module of `chaski.model.arch`, imported on demand."""
+"""The architectures: each is a module of `chaski.model.arch`, imported on demand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Protocol
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerKind
 from chaski.ml.graph import Tensor, Weight
+from chaski.model import arch
+from chaski.model.architecture import Architecture
 from chaski.model.input import Inputs
 from chaski.model.keys import check_keys
 from chaski.model.metadata import blamed_on, check_is_model, check_metadata
@@ -26,42 +30,35 @@ __all__ = [
     "vision_of",
 ]
 
-ARCHITECTURES = {
-    "bert": "bert",
-    "eurobert": "qwen2",
-    "gemma": "gemma",
-    "gemma-embedding": "gemma_embedding",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3",
-    "gemma3n": "gemma3n",
-    "gemma4": "gemma4",
-    "gpt-oss": "gptoss",
-    "granite": "granite",
-    "granitemoe": "granite",
-    "internlm2": "llama",
-    "jina-bert-v2": "jinabert2",
-    "jina-bert-v3": "jinabert3",
-    "lfm2": "lfm2",
-    "llama": "llama",
-    "llama4": "llama4",
-    "mistral3": "mistral3",
-    "mllama": "mllama.text",
-    "modern-bert": "modernbert",
-    "nomic-bert": "nomicbert",
-    "nomic-bert-moe": "nomicbertmoe",
-    "phi3": "phi3",
-    "qwen2": "qwen2",
-    "qwen2moe": "qwen2moe",
-    "qwen2vl": "qwen2vl",
-    "qwen3": "qwen3",
-    "qwen35": "qwen35",
-    "qwen35moe": "qwen35",
-    "qwen3moe": "qwen3moe",
-    "qwen3next": "qwen3next",
-    "qwen3vl": "qwen3vl",
-    "qwen3vlmoe": "qwen3vlmoe",
-    "t5encoder": "t5encoder",
-}
+
+class _Architectures(Mapping[str, Architecture]):
+    """The native architectures by name: `gpt-oss` is in the module `gpt_oss` of `chaski.model.arch`.
+
+    A module is imported when its name is looked up, all when the names are listed.
+    """
+
+    def __getitem__(self, name: str) -> Architecture:
+        module = name.replace("-", "_")
+        if module not in self._modules:
+            raise KeyError(name)
+        found: Architecture = import_module(f"{arch.__name__}.{module}").ARCHITECTURE
+        if found.name != name:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        modules = (import_module(f"{arch.__name__}.{module}") for module in self._modules)
+        return iter(sorted(module.ARCHITECTURE.name for module in modules))
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    @cached_property
+    def _modules(self) -> frozenset[str]:
+        return frozenset(module.name for module in iter_modules(arch.__path__))
+
+
+ARCHITECTURES = _Architectures()
 
 
 class ModelConfig(Protocol):
@@ -140,7 +137,7 @@ def build_model(file: GGUFFile, projector: GGUFFile | None = None) -> Model:
             f"{projector.path}: models of architecture {file.architecture!r:.80} do not take a projector"
         )
     check_metadata(file)
-    check_keys(file)
+    check_keys(file, ARCHITECTURES[file.architecture])
     if projector is not None:
         check_metadata(projector)
     with blamed_on(file):
@@ -167,4 +164,4 @@ def _model_of(file: GGUFFile) -> Any:
 
 
 def _class_of(architecture: str) -> Any:
-    return import_module(f"chaski.model.arch.{ARCHITECTURES[architecture]}").Model
+    return import_module(f"{arch.__name__}.{architecture.replace('-', '_')}").Model

@@ -15,8 +15,8 @@ from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.kvcache import Causal
-from chaski.model.keys import FIXED, HARMLESS, READ, READ_BY, REFUSED, check_keys
-from chaski.model.registry import build_model
+from chaski.model.keys import HARMLESS, READ, REFUSED, check_keys
+from chaski.model.registry import ARCHITECTURES, build_model
 from tests.rewriting import all_tensors
 
 DATA = Path(__file__).parents[1] / "data"
@@ -63,11 +63,12 @@ def with_key(file: GGUFFile, name: str, value: Any) -> GGUFFile:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_would_change_numbers_is_refused_by_name(path: Path) -> None:
     file = open_gguf(path)
-    check_keys(file)
+    architecture = ARCHITECTURES[file.architecture]
+    check_keys(file, architecture)
     for name, neutral in REFUSED.items():
-        if file.architecture in READ_BY.get(name, ()):
+        if name in architecture.reads:
             continue
-        neutral = FIXED.get(name, {}).get(file.architecture, neutral)
+        neutral = architecture.fixed.get(name, neutral)
         strange: Any = (
             "relu6" if isinstance(neutral[0], str) else True if neutral[0] is False else MEANS[name]
         )
@@ -75,22 +76,25 @@ def test_what_would_change_numbers_is_refused_by_name(path: Path) -> None:
             with pytest.raises(UnsupportedError, match=rf"{file.architecture}\.{name} = .* changes what"):
                 build_model(with_key(file, name, value))
         for value in neutral:
-            check_keys(with_key(file, name, value))
-        check_keys(with_key(file, name, np.array([neutral[0]] * 3)))
+            check_keys(with_key(file, name, value), architecture)
+        check_keys(with_key(file, name, np.array([neutral[0]] * 3)), architecture)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_an_architecture_computes_anyway_is_not_contradicted(path: Path) -> None:
     file = open_gguf(path)
-    for name, values in FIXED.items():
-        allowed = values.get(file.architecture)
-        if allowed is None:
-            continue
+    architecture = ARCHITECTURES[file.architecture]
+    for name, allowed in architecture.fixed.items():
         other = "silu" if isinstance(allowed[0], str) else not allowed[0]
         with pytest.raises(UnsupportedError, match=rf"{file.architecture}\.{name} = .* changes what"):
             build_model(with_key(file, name, other))
         for value in allowed:
-            check_keys(with_key(file, name, value))
+            check_keys(with_key(file, name, value), architecture)
+
+
+def test_only_keys_that_would_be_refused_are_declared_as_read() -> None:
+    for name, architecture in ARCHITECTURES.items():
+        assert REFUSED.keys() >= set(architecture.reads), name
 
 
 def test_values_that_mean_the_same_as_another_key() -> None:
@@ -101,7 +105,7 @@ def test_values_that_mean_the_same_as_another_key() -> None:
         ("embedding_length_out", 64),
         ("rope.freq_base_swa", 1000.0),
     ):
-        check_keys(with_key(file, name, value))
+        check_keys(with_key(file, name, value), ARCHITECTURES["qwen3"])
 
 
 def changed(source: Path, target: Path, **metadata: Any) -> Path:

@@ -10,11 +10,19 @@ from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.nn import MLP, Embedding, Joined, LayerNorm, Linear, Module, attention, output_rows
+from chaski.model.architecture import GELU, Architecture
 from chaski.model.classifier import Classifier
 from chaski.model.config import DecoderConfig
 from chaski.model.dense import DenseLayers
 from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
+
+ARCHITECTURE = Architecture(
+    "bert",
+    "BERT, RoBERTa, XLM-RoBERTa, all-MiniLM, BGE, E5, GTE, mxbai-embed, Snowflake Arctic Embed; "
+    "cross-encoders: MS MARCO MiniLM, BGE Reranker",
+    fixed={"hidden_activation": GELU},
+)
 
 
 class TokenTypes(Module):

@@ -9,7 +9,14 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import SwiGLU
 from chaski.model.arch import llama
+from chaski.model.architecture import GELU, Architecture
 from chaski.model.input import Inputs
+
+ARCHITECTURE = Architecture(
+    "gemma",
+    "Gemma 1, CodeGemma",
+    fixed={"hidden_activation": GELU},
+)
 
 
 class Model(llama.Model):

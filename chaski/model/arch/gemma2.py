@@ -11,9 +11,18 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import SandwichLayer, SwiGLU, attention
 from chaski.model.arch import llama
+from chaski.model.architecture import GELU, Architecture
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
+
+ARCHITECTURE = Architecture(
+    "gemma2",
+    "Gemma 2",
+    reads=("attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"),
+    fixed={"hidden_activation": GELU},
+)
+
 
 _PERIOD = 2
 _LAYERS_OF_27B = 46

@@ -12,10 +12,28 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.nn import Joined, Linear, Module, RMSNorm, SharedHistory, SwiGLU, output_rows
 from chaski.model.arch.gemma4.attention import Attention, SharedAttention
+from chaski.model.architecture import GELU, Architecture
 from chaski.model.config import DecoderConfig, refuse, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
+
+ARCHITECTURE = Architecture(
+    "gemma3n",
+    "Gemma 3n",
+    notes="Text only: the picture and sound encoders are not supported yet. transformers is the only "
+    "oracle: llama.cpp supports only the published sizes.",
+    reads=(
+        "activation_sparsity_scale",
+        "attention.shared_kv_layers",
+        "attention.sliding_window",
+        "embedding_length_per_layer_input",
+        "final_logit_softcapping",
+        "rope.freq_base_swa",
+    ),
+    fixed={"hidden_activation": GELU},
+)
+
 
 _STATES = 4
 _PERIOD = 5

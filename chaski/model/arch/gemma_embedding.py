@@ -9,9 +9,21 @@ from chaski.kvcache import AttentionSpan, LayerCache
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import SandwichLayer
 from chaski.model.arch.gemma3.text import TextModel
+from chaski.model.architecture import GELU, Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.dense import DenseLayers
 from chaski.model.input import Inputs
+
+ARCHITECTURE = Architecture(
+    "gemma-embedding",
+    "EmbeddingGemma",
+    notes="Dense layers of sentence-transformers after the pooling are converted too.",
+    reads=("attention.scale", "attention.sliding_window", "attn_logit_softcapping", "rope.freq_base_swa"),
+    fixed={
+        "attention.causal": (False,),
+        "hidden_activation": GELU,
+    },
+)
 
 
 class Model(TextModel):

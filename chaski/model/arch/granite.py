@@ -14,8 +14,18 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import MoE, MoEWithSharedExpert, SharedExpert, attention, output_rows
 from chaski.model.arch import llama
+from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.input import Inputs
+
+ARCHITECTURE = Architecture(
+    "granite",
+    "Granite 3 and 4, dense, Granite Vision 3",
+    tools=("granite", "hermes"),
+    notes="Tool calls in the formats of Granite 3 and Granite 4.",
+    reads=("attention.scale", "embedding_scale", "logit_scale", "residual_scale"),
+)
+
 
 _NO_ROPE = Rope(np.zeros(0, np.float32))
 

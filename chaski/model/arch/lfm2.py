@@ -11,10 +11,20 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import ConvKernel, Embedding, Linear, Module, RMSNorm, SwiGLU, output_rows
 from chaski.model.arch.qwen3 import Attention
+from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, kv_heads
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import read_vision
+
+ARCHITECTURE = Architecture(
+    "lfm2",
+    "LFM 2 and 2.5, dense, LFM2-VL",
+    tools=("lfm2",),
+    thinking=("lfm2-thinking",),
+    notes="No speculative decoding: its convolutions cannot drop tokens again.",
+    fixed={"attention.causal": (True,)},
+)
 
 
 class ShortConv(Module):

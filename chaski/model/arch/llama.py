@@ -22,12 +22,23 @@ from chaski.ml.nn import (
     attention,
     output_rows,
 )
+from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import PROJECTORS, read_vision
+
+ARCHITECTURE = Architecture(
+    "llama",
+    "Llama 1 to 3.3, Mistral 7B and Small, Mixtral, DeepSeek R1 Distill, LLaVA, SmolVLM, Idefics "
+    "3 and others",
+    tools=("llama3", "mistral", "hermes"),
+    thinking=("deepseek3",),
+    notes="Pictures with a projector of LLaVA 1.5 and 1.6, SmolVLM and Idefics 3.",
+)
+
 
 FeedForward = SwiGLU | MoE | MoEWithSharedExpert
 

@@ -26,12 +26,22 @@ from chaski.ml.nn import (
     attention,
 )
 from chaski.model.arch import llama
+from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import read_vision
+
+ARCHITECTURE = Architecture(
+    "llama4",
+    "Llama 4 Scout and Maverick",
+    tools=("llama3",),
+    notes="Picture rows have the order of transformers; llama.cpp orders them differently.",
+    reads=("attention.temperature_scale", "interleave_moe_layer_step"),
+)
+
 
 _PERIOD = 4
 _NO_ROPE = Rope(np.zeros(0, np.float32))

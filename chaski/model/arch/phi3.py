@@ -10,7 +10,17 @@ from chaski.kvcache import AttentionSpan, Causal, LayerKind
 from chaski.ml.graph import Rope
 from chaski.ml.nn import FusedGLU, RopeFactors
 from chaski.model.arch import llama
+from chaski.model.architecture import Architecture
 from chaski.model.config import sliding_layers
+
+ARCHITECTURE = Architecture(
+    "phi3",
+    "Phi 3 to 4, Phi 4 mini and reasoning",
+    tools=("bare-json",),
+    thinking=("bare-json",),
+    notes="LongRoPE uses the factors for the context with which the model is loaded.",
+    reads=("attention.sliding_window",),
+)
 
 
 class Model(llama.Model):

@@ -6,7 +6,10 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import GatedSharedExpert, MoE, MoEWithSharedExpert
 from chaski.model.arch import qwen2
+from chaski.model.architecture import Architecture
 from chaski.model.experts import read_router
+
+ARCHITECTURE = Architecture("qwen2moe", "Qwen 1.5 MoE, Qwen 2 57B-A14B")
 
 
 class Model(qwen2.Model):

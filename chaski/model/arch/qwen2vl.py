@@ -7,8 +7,17 @@ from msgspec.structs import replace
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.graph import Rope
 from chaski.model.arch import qwen2
+from chaski.model.architecture import Architecture
 from chaski.model.projectors import WITH_COORDINATES
 from chaski.model.rope import read_axes
+
+ARCHITECTURE = Architecture(
+    "qwen2vl",
+    "Qwen 2-VL and 2.5-VL",
+    tools=("hermes",),
+    notes="Pictures, not videos; Ollama's files say `qwen25vl`. A picture of more than 2,048 squares "
+    "of patches is scaled down.",
+)
 
 
 class Model(qwen2.Model):

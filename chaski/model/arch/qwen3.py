@@ -10,11 +10,20 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import MoE, RMSNorm, SwiGLU, attention
 from chaski.model.arch import llama
+from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import PROJECTORS, read_vision
+
+ARCHITECTURE = Architecture(
+    "qwen3",
+    "Qwen 3, Qwen3-Embedding, Qwen3-Reranker, InternVL 3.5, MiniCPM-V 4.5",
+    tools=("qwen3",),
+    thinking=("qwen3", "qwen3-thinking"),
+    notes="Pictures with a projector of InternVL or MiniCPM-V.",
+)
 
 
 class Attention(llama.Attention):

@@ -7,9 +7,20 @@ from msgspec.structs import replace
 from chaski.formats.gguf import GGUFFile
 from chaski.model.arch import qwen3next
 from chaski.model.arch.qwen3vl import check_deep
+from chaski.model.architecture import Architecture
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import WITH_COORDINATES, read_vision
 from chaski.model.rope import read_axes
+
+ARCHITECTURE = Architecture(
+    "qwen35",
+    "Qwen 3.5, dense",
+    tools=("qwen3.5",),
+    thinking=("qwen3.5",),
+    notes="Pictures, not videos. A picture of more than 2,048 squares of patches is scaled down.",
+    reads=("full_attention_interval", "nextn_predict_layers"),
+    fixed={"attention.causal": (True,)},
+)
 
 
 class Model(qwen3next.Model):

@@ -26,6 +26,7 @@ from chaski.ml.nn import (
     output_rows,
 )
 from chaski.model.arch import qwen3
+from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, is_recurrent
 from chaski.model.decoder import Decoder
 from chaski.model.delta_net import DeltaConfig, GatedDeltaNet
@@ -34,6 +35,15 @@ from chaski.model.input import Inputs
 from chaski.model.nextn import NextnTensors, before, nextn_kinds
 from chaski.model.output_rows import HIDDEN
 from chaski.model.proposing import ProposalInputs
+
+ARCHITECTURE = Architecture(
+    "qwen3next",
+    "Qwen3-Next, Qwen3-Coder-Next",
+    tools=("qwen3", "qwen3-coder"),
+    thinking=("qwen3-thinking",),
+    reads=("full_attention_interval", "nextn_predict_layers"),
+    fixed={"attention.causal": (True,)},
+)
 
 
 class GatedAttention(qwen3.Attention):

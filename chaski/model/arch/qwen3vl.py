@@ -10,9 +10,18 @@ from msgspec.structs import replace
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.arch import qwen3
+from chaski.model.architecture import Architecture
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import WITH_COORDINATES
 from chaski.model.rope import read_axes
+
+ARCHITECTURE = Architecture(
+    "qwen3vl",
+    "Qwen 3-VL",
+    tools=("qwen3",),
+    thinking=("qwen3", "qwen3-thinking"),
+    notes="Pictures, not videos. A picture of more than 2,048 squares of patches is scaled down.",
+)
 
 
 class Model(qwen3.Model):

@@ -12,11 +12,19 @@ from chaski.kvcache import Causal, KVShape, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn import MLP, Embedding, Linear, Module, RMSNorm, SwiGLU, attention, output_rows
+from chaski.model.architecture import GELU, Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.dense import DenseLayers
 from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
 from chaski.same_bits import logarithm, logarithms
+
+ARCHITECTURE = Architecture(
+    "t5encoder",
+    "Sentence-T5, GTR-T5",
+    fixed={"hidden_activation": (*GELU, "relu", "gated-gelu")},
+)
+
 
 _FURTHEST = 128  # larger distances share one bucket; files do not store it
 

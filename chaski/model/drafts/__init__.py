@@ -29,11 +29,11 @@ def attach_draft(file: GGUFFile, target: Target) -> AttachedDraft:
 
     Raises OptionError for a draft of another model, and the errors of `build_model`.
     """
+    module = import_module(f"chaski.model.drafts.{ATTACHED[file.architecture]}")
     check_metadata(file)
-    check_keys(file)
+    check_keys(file, module.ARCHITECTURE)
     vocab_size = target.model.config.vocab_size
     num_shared_tokens(target.file, vocab_size, file, vocab_size)
-    kind = import_module(f"chaski.model.drafts.{ATTACHED[file.architecture]}").Draft
     with blamed_on(file):
-        draft: AttachedDraft = kind(file, target)
+        draft: AttachedDraft = module.Draft(file, target)
     return draft

@@ -20,10 +20,18 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, SwiGLU, attention
 from chaski.model.arch import llama, qwen3
-from chaski.model.arch.gptoss import Sinks
+from chaski.model.arch.gpt_oss import Sinks
+from chaski.model.architecture import Architecture
 from chaski.model.attached import BlockDraft, Target
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.input import HiddenStates, Inputs
+
+ARCHITECTURE = Architecture(
+    "dflash",
+    "DFlash drafts",
+    reads=("attention.sliding_window", "embedding_scale", "final_logit_softcapping", "logit_scale"),
+)
+
 
 __all__ = ["Draft"]
 

@@ -17,10 +17,14 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, RopeFactors, SwiGLU, attention
 from chaski.model.arch.llama import Attention
+from chaski.model.architecture import Architecture
 from chaski.model.attached import StepDraft, Target
 from chaski.model.config import DecoderConfig
 from chaski.model.input import HiddenStates, Inputs
 from chaski.model.proposing import ProposalInputs
+
+ARCHITECTURE = Architecture("eagle3", "EAGLE-3 drafts", reads=("norm_before_fc", "norm_before_residual"))
+
 
 __all__ = ["Draft"]
 

@@ -25,11 +25,31 @@ from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, RopeFactors
 from chaski.model.arch.gemma4.attention import SharedAttention
 from chaski.model.arch.gemma4.text import Layer, Model, local_config
+from chaski.model.architecture import GELU, Architecture
 from chaski.model.attached import StepDraft, Target
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.input import HiddenStates, Inputs
 from chaski.model.proposing import ProposalInputs, ProposingCost, ProposingProgram, layer_bytes, output_bytes
 from chaski.model.token_choice import Clusters, NearClusters
+
+ARCHITECTURE = Architecture(
+    "gemma4-assistant",
+    "Gemma 4 assistants",
+    reads=(
+        "attention.key_length_swa",
+        "attention.shared_kv_layers",
+        "attention.sliding_window",
+        "attention.value_length_swa",
+        "embedding_length_out",
+        "embedding_length_per_layer_input",
+        "final_logit_softcapping",
+        "nextn_predict_layers",
+        "rope.dimension_count_swa",
+        "rope.freq_base_swa",
+    ),
+    fixed={"hidden_activation": GELU},
+)
+
 
 __all__ = ["Draft"]
 

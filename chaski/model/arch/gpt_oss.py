@@ -12,10 +12,21 @@ from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import Module, MoE, RMSNorm, attention, output_rows
 from chaski.model.arch import llama
+from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
 from chaski.model.input import Inputs
+
+ARCHITECTURE = Architecture(
+    "gpt-oss",
+    "gpt-oss",
+    tools=("harmony",),
+    thinking=("harmony",),
+    notes="The difference applies to float32 weights; with MXFP4 weights, the CPU rounds activations.",
+    reads=("attention.sliding_window",),
+)
+
 
 _PERIOD = 2
 _ALPHA, _LIMIT = 1.702, 7.0

@@ -12,10 +12,19 @@ from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import Embedding, FusedGLU, LayerNorm, Linear, Module, output_rows
 from chaski.model import classifier
 from chaski.model.arch.bert import Attention
+from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.dense import DenseLayers
 from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
+
+ARCHITECTURE = Architecture(
+    "modern-bert",
+    "ModernBERT, GTE ModernBERT, Nomic ModernBERT Embed, Granite Embedding R2",
+    notes="Rerankers that read the first token work; rerankers that read the mean are rejected.",
+    reads=("attention.sliding_window", "classifier.pooling_type", "hidden_activation", "rope.freq_base_swa"),
+)
+
 
 _PERIOD = 3
 _ACTIVATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from chaski.formats.gguf import GGUFFile
 from chaski.model.arch.bert import TextEncoder
+from chaski.model.architecture import GELU, Architecture
+
+ARCHITECTURE = Architecture(
+    "jina-bert-v3",
+    "Jina Embeddings 3",
+    notes="`chaski convert --task` merges a task adapter; llama.cpp's files keep adapters separate.",
+    fixed={"hidden_activation": GELU},
+)
 
 
 class Model(TextEncoder):

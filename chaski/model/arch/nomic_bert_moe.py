@@ -9,7 +9,16 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import combine, dispatch, group_by_expert, router
 from chaski.ml.nn import ExpertLinear, Linear, Module, RouterConfig
-from chaski.model.arch import jinabert3
+from chaski.model.arch import jina_bert_v3
+from chaski.model.architecture import GELU, Architecture
+
+ARCHITECTURE = Architecture(
+    "nomic-bert-moe",
+    "Nomic Embed Text 2",
+    notes="An optional bias after the experts is stored in a tensor that only chaski reads.",
+    reads=("moe_every_n_layers",),
+    fixed={"hidden_activation": GELU},
+)
 
 
 class SumBias(Module):
@@ -42,7 +51,7 @@ class Experts(Module):
         return self.ffn_down(combine(self.ffn_down_exps(hidden, groups), groups, routes))
 
 
-class Model(jinabert3.Model):
+class Model(jina_bert_v3.Model):
     def ffn(self, file: GGUFFile, index: int) -> Callable[[Tensor], Tensor]:
         """Return experts for the second layer of every `moe_every_n_layers`, else a dense block."""
         arch, c = file.architecture, self.config

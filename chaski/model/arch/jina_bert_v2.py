@@ -12,8 +12,19 @@ from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import FusedGLU, LayerNorm
 from chaski.model.arch import bert
+from chaski.model.architecture import GELU, Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.input import Inputs
+
+ARCHITECTURE = Architecture(
+    "jina-bert-v2",
+    "Jina Embeddings 2",
+    notes="The code model is converted with the halves of its gates swapped: llama.cpp's files apply "
+    "the activation to the wrong half, and chaski reads them unchanged.",
+    reads=("attention.max_alibi_bias",),
+    fixed={"hidden_activation": GELU},
+)
+
 
 _LARGEST_BIAS = 8.0
 

@@ -1,0 +1,16 @@
+"""Qwen 3.5 with experts (Qwen Team 2026); `qwen35.py` computes both."""
+
+from chaski.model.arch.qwen35 import Model
+from chaski.model.architecture import Architecture
+
+__all__ = ["ARCHITECTURE", "Model"]
+
+ARCHITECTURE = Architecture(
+    "qwen35moe",
+    "Qwen 3.5 with experts",
+    tools=("qwen3.5",),
+    thinking=("qwen3.5",),
+    notes="Pictures, not videos. A picture of more than 2,048 squares of patches is scaled down.",
+    reads=("full_attention_interval", "nextn_predict_layers"),
+    fixed={"attention.causal": (True,)},
+)
