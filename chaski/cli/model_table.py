@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib import import_module
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +125,14 @@ def _row(name: str, measured: Mapping[str, Any], converter: tuple[str, ...]) -> 
 
 def _converters() -> dict[str, tuple[str, ...]]:
     """Return the checkpoint architectures for each GGUF architecture."""
-    from chaski.convert.families import ENCODERS, FAMILIES, TEXT_MODELS, TEXT_PARTS
+    from chaski.convert.families import ENCODERS, TEXT_MODELS, TEXT_PARTS, families, family_in
 
-    pairs = [*FAMILIES.items(), *TEXT_PARTS.items(), *product(ENCODERS, dict.fromkeys(TEXT_MODELS.values()))]
+    pairs = [(name, module.FAMILY) for name, module in families().items()]
+    pairs += [(name, family_in(file)) for name, file in TEXT_PARTS.items()]
+    pairs += [
+        (name, family_in(file)) for name, file in product(ENCODERS, dict.fromkeys(TEXT_MODELS.values()))
+    ]
     found: dict[str, tuple[str, ...]] = {}
-    for name, module in sorted(pairs):
-        architecture = import_module(f"chaski.convert.families.{module}").FAMILY.architecture
-        found[architecture] = (*found.get(architecture, ()), name)
+    for name, family in sorted(pairs, key=itemgetter(0)):
+        found[family.architecture] = (*found.get(family.architecture, ()), name)
     return found

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 
 import pytest
 from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
 from chaski.cli.model_table import model_rows
-from chaski.convert.families import ENCODERS, FAMILIES, TEXT_PARTS
+from chaski.convert.families import ENCODERS, TEXT_PARTS, families
 from chaski.model.drafts import ATTACHED
 from chaski.model.registry import ARCHITECTURES
 from chaski.text.parsers.formats import FORMATS
@@ -67,10 +66,9 @@ def test_names_are_completed() -> None:
 
 
 def test_every_converter_of_a_model_is_in_a_row() -> None:
-    modules = {name: import_module(f"chaski.convert.families.{module}") for name, module in FAMILIES.items()}
-    drafts = {name for name, module in modules.items() if module.FAMILY.architecture in ATTACHED}
+    drafts = {name for name, module in families().items() if module.FAMILY.architecture in ATTACHED}
     assert {name for row in model_rows() for name in row.converter} == {
-        *FAMILIES,
+        *families(),
         *ENCODERS,
         *TEXT_PARTS,
     } - drafts

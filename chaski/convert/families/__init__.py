@@ -1,9 +1,11 @@
-"""The file that converts each architecture of `config.json`; files are imported on demand."""
+"""The families of checkpoints, one module each: `FAMILY` converts the architectures in `CHECKPOINTS`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -13,59 +15,15 @@ from chaski.convert.config import Config
 from chaski.convert.family import VISION_TENSORS, Family
 from chaski.errors import UnsupportedError
 
-__all__ = ["ENCODERS", "FAMILIES", "TEXT_MODELS", "TEXT_PARTS", "find_family"]
+__all__ = ["ENCODERS", "TEXT_MODELS", "TEXT_PARTS", "families", "family_in", "find_family"]
 
-_ARCHITECTURES = {
-    "bert": "BertForMaskedLM BertForSequenceClassification BertModel CamembertForMaskedLM CamembertModel "
-    "RobertaForMaskedLM RobertaForSequenceClassification RobertaModel XLMRobertaForMaskedLM "
-    "XLMRobertaForSequenceClassification XLMRobertaModel",
-    "dflash": "DFlashDraftModel",
-    "distilbert": "DistilBertForMaskedLM DistilBertForSequenceClassification DistilBertModel",
-    "eagle3": "Eagle3DraftModel Eagle3LlamaForCausalLM Eagle3Speculator LlamaForCausalLMEagle3",
-    "eurobert": "EuroBertForMaskedLM EuroBertModel JinaEmbeddingsV5Model",
-    "gemma": "GemmaForCausalLM GemmaModel",
-    "gemma2": "Gemma2ForCausalLM Gemma2Model",
-    "gemma3": "Gemma3ForCausalLM Gemma3ForConditionalGeneration",
-    "gemma3n": "Gemma3nForCausalLM Gemma3nForConditionalGeneration",
-    "gemma4": "Gemma4ForCausalLM Gemma4ForConditionalGeneration",
-    "gemma4_assistant": "Gemma4AssistantForCausalLM Gemma4UnifiedAssistantForCausalLM",
-    "gemma4_unified": "Gemma4UnifiedForConditionalGeneration",
-    "gemma_embedding": "Gemma3TextModel",
-    "gptoss": "GptOssForCausalLM",
-    "granite": "GraniteForCausalLM GraniteModel",
-    "granitehybrid": "GraniteMoeHybridForCausalLM",
-    "granitemoe": "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM",
-    "internlm2": "InternLM2ForCausalLM",
-    "internlm3": "InternLM3ForCausalLM",
-    "jinabert2": "JinaBertForMaskedLM JinaBertModel",
-    "jinabert3": "JinaEmbeddingsV3Model",
-    "kormo": "KORMoForCausalLM",
-    "lfm2": "LFM2ForCausalLM Lfm2ForCausalLM Lfm2Model",
-    "llama": "IQuestCoderForCausalLM LLaMAForCausalLM LlamaForCausalLM LlamaModel MistralForCausalLM "
-    "MistralModel",
-    "llama4": "Llama4ForCausalLM Llama4ForConditionalGeneration",
-    "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
-    "mixtral": "MixtralForCausalLM MixtralModel",
-    "mllama": "MllamaForConditionalGeneration",
-    "modernbert": "ModernBertForMaskedLM ModernBertForSequenceClassification ModernBertModel",
-    "nomicbert": "NomicBertModel",
-    "phi3": "Phi3ForCausalLM Phi3Model",
-    "qwen2": "Qwen2ForCausalLM Qwen2Model",
-    "qwen25vl": "Qwen2_5_VLForConditionalGeneration",
-    "qwen2moe": "Qwen2MoeForCausalLM",
-    "qwen2vl": "Qwen2VLForConditionalGeneration Qwen2VLModel",
-    "qwen3": "Qwen3ForCausalLM Qwen3ForSequenceClassification Qwen3Model",
-    "qwen35": "Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration",
-    "qwen35moe": "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
-    "qwen3moe": "Qwen3MoeForCausalLM",
-    "qwen3next": "Qwen3NextForCausalLM",
-    "qwen3vl": "Qwen3VLForConditionalGeneration",
-    "qwen3vlmoe": "Qwen3VLMoeForConditionalGeneration",
-    "t5encoder": "T5EncoderModel",
-}
-"""The architectures of `config.json` that each file converts."""
 
-FAMILIES = {name: file for file, names in _ARCHITECTURES.items() for name in names.split()}
+@cache
+def families() -> Mapping[str, ModuleType]:
+    """Return the module that converts each architecture of `config.json`, as the modules declare."""
+    modules = [_module(module.name) for module in iter_modules(__path__)]
+    return {name: module for module in modules for name in getattr(module, "CHECKPOINTS", ())}
+
 
 _MEANT_BY = {
     "GraniteMoeHybridForCausalLM": ("num_local_experts", "granitehybridmoe"),
@@ -132,14 +90,22 @@ def find_family(config: Config) -> Family:
     if name in ENCODERS:
         return _seeing(config, _module(ENCODERS[name]))
     if name in TEXT_PARTS:
-        return _alone(_module(TEXT_PARTS[name]).FAMILY)
-    if name not in FAMILIES:
-        known = ", ".join(sorted({*FAMILIES, *ENCODERS, *TEXT_PARTS}))
+        return _alone(family_in(TEXT_PARTS[name]))
+    if name is None or name not in families():
+        known = ", ".join(sorted({*families(), *ENCODERS, *TEXT_PARTS}))
         raise UnsupportedError(
             f"{config.path}: architecture {name!r:.80} cannot be converted; known are {known}"
         )
     key, other = _MEANT_BY.get(name, ("", ""))
-    family: Family = _module(other if config.values.get(key) else FAMILIES[name]).FAMILY
+    if config.values.get(key):
+        return family_in(other)
+    family: Family = families()[name].FAMILY
+    return family
+
+
+def family_in(module: str) -> Family:
+    """Return the family of a module of this package."""
+    family: Family = _module(module).FAMILY
     return family
 
 
@@ -152,7 +118,7 @@ def _seeing(config: Config, encoder: ModuleType) -> Family:
         text.expect("model_type", *TEXT_MODELS)
         kind = text.get("model_type", str, "llama")
     name = TEXT_MODELS[kind]
-    family: Family = _module(name).FAMILY
+    family = family_in(name)
     return replace(
         family,
         unused=(*family.unused, *VISION_TENSORS),

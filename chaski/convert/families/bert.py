@@ -154,3 +154,16 @@ def layer_rows(config: Config, found: Names) -> Iterator[Row]:
 
 
 FAMILY = Family("bert", metadata, tensors, unused=HEADS, pre_tokenizers={"gpt-2": "roberta-bpe"}, embeds=True)
+CHECKPOINTS = (
+    "BertForMaskedLM",
+    "BertForSequenceClassification",
+    "BertModel",
+    "CamembertForMaskedLM",
+    "CamembertModel",
+    "RobertaForMaskedLM",
+    "RobertaForSequenceClassification",
+    "RobertaModel",
+    "XLMRobertaForMaskedLM",
+    "XLMRobertaForSequenceClassification",
+    "XLMRobertaModel",
+)

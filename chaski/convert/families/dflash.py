@@ -87,3 +87,4 @@ def _roles(config: Config) -> Mapping[str, int]:
 
 
 FAMILY = Family("dflash", metadata, tensors, needs_target=True, roles=_roles)
+CHECKPOINTS = ("DFlashDraftModel",)

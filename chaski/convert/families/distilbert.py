@@ -65,3 +65,4 @@ FAMILY = replace(
     unused=(r"vocab_.*", *bert.HEADS),
     defaults={"type_vocab_size": 1},
 )
+CHECKPOINTS = ("DistilBertForMaskedLM", "DistilBertForSequenceClassification", "DistilBertModel")

@@ -114,3 +114,4 @@ def _rows(config: Config) -> Iterator[Row]:
 
 
 FAMILY = Family("eagle3", metadata, tensors, unused=("t2d", r"verifier_.*"), needs_target=True)
+CHECKPOINTS = ("Eagle3DraftModel", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "LlamaForCausalLMEagle3")

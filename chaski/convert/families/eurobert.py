@@ -29,3 +29,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("eurobert", metadata, tensors, unused=(r"lm_head\..*",), embeds=True)
+CHECKPOINTS = ("EuroBertForMaskedLM", "EuroBertModel", "JinaEmbeddingsV5Model")

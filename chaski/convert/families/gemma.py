@@ -34,3 +34,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("gemma", metadata, tensors, unused=(r"lm_head\.weight",), defaults=_DEFAULTS)
+CHECKPOINTS = ("GemmaForCausalLM", "GemmaModel")

@@ -67,3 +67,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("gemma2", metadata, tensors, defaults=_DEFAULTS)
+CHECKPOINTS = ("Gemma2ForCausalLM", "Gemma2Model")

@@ -70,3 +70,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("gemma3", metadata, tensors, VISION_TENSORS, VISION, defaults=DEFAULTS)
+CHECKPOINTS = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")

@@ -114,3 +114,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("gemma3n", metadata, tensors, unused=gemma4.UNUSED, defaults=_DEFAULTS)
+CHECKPOINTS = ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration")

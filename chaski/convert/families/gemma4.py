@@ -192,3 +192,4 @@ def _rope_factors(config: Config) -> np.ndarray[tuple[int], np.dtype[np.float32]
 
 
 FAMILY = Family("gemma4", metadata, tensors, UNUSED, gemma4_vision.VISION, defaults=DEFAULTS, has_merges=True)
+CHECKPOINTS = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")

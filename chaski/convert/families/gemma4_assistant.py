@@ -53,3 +53,4 @@ FAMILY = Family(
     defaults=gemma4.DEFAULTS,
     has_merges=True,
 )
+CHECKPOINTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")

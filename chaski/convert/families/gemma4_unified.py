@@ -84,3 +84,4 @@ FAMILY = Family(
     defaults=gemma4.DEFAULTS,
     has_merges=True,
 )
+CHECKPOINTS = ("Gemma4UnifiedForConditionalGeneration",)

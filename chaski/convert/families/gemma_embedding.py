@@ -21,3 +21,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("gemma-embedding", metadata, tensors, defaults=gemma3.DEFAULTS, embeds=True)
+CHECKPOINTS = ("Gemma3TextModel",)

@@ -81,3 +81,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("gpt-oss", metadata, tensors)
+CHECKPOINTS = ("GptOssForCausalLM",)

@@ -21,3 +21,4 @@ def metadata(config: Config) -> Metadata:
 
 
 FAMILY = replace(llama.FAMILY, architecture="granite", metadata=metadata)
+CHECKPOINTS = ("GraniteForCausalLM", "GraniteModel")

@@ -50,3 +50,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = replace(granite.FAMILY, metadata=metadata, tensors=tensors)
+CHECKPOINTS = ("GraniteMoeHybridForCausalLM",)

@@ -70,3 +70,4 @@ def _rows(part: slice, values: NDArray[Any]) -> NDArray[Any]:
 
 
 FAMILY = Family("granitemoe", metadata, tensors)
+CHECKPOINTS = ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")

@@ -64,3 +64,4 @@ def _of_groups(groups: int, size: int, heads: slice, turned: int) -> Arrange:
 
 
 FAMILY = Family("internlm2", metadata, tensors)
+CHECKPOINTS = ("InternLM2ForCausalLM",)

@@ -31,3 +31,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("llama", metadata, tensors)
+CHECKPOINTS = ("InternLM3ForCausalLM",)

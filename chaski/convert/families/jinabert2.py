@@ -68,3 +68,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 FAMILY = Family(
     "jina-bert-v2", metadata, tensors, unused=HEADS, pre_tokenizers={"gpt-2": "jina-v2-code"}, embeds=True
 )
+CHECKPOINTS = ("JinaBertForMaskedLM", "JinaBertModel")

@@ -79,3 +79,4 @@ def _adapted(config: Config, mapped: Mapped, source: str, task: str) -> Adapted:
 # Adapters that are not merged are left out.
 _UNUSED = (r"pooler\..*", r"lm_head\..*", r".*\.parametrizations\.weight\.0\.lora_[AB]")
 FAMILY = Family("jina-bert-v3", metadata, tensors, unused=_UNUSED, embeds=True, tasks=tasks)
+CHECKPOINTS = ("JinaEmbeddingsV3Model",)

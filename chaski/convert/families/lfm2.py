@@ -75,3 +75,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 FAMILY = Family(
     "lfm2", metadata, tensors, defaults={"tie_word_embeddings": True}, pre_tokenizers={"llama-bpe": "lfm2"}
 )
+CHECKPOINTS = ("LFM2ForCausalLM", "Lfm2ForCausalLM", "Lfm2Model")

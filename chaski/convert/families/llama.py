@@ -36,3 +36,11 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("llama", metadata, tensors)
+CHECKPOINTS = (
+    "IQuestCoderForCausalLM",
+    "LLaMAForCausalLM",
+    "LlamaForCausalLM",
+    "LlamaModel",
+    "MistralForCausalLM",
+    "MistralModel",
+)

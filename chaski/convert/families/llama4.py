@@ -104,3 +104,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("llama4", metadata, tensors, _UNUSED, VISION, pre_tokenizers={"gpt-4o": "llama4"})
+CHECKPOINTS = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")

@@ -22,3 +22,4 @@ def metadata(config: Config) -> Metadata:
 
 
 FAMILY = Family("mistral3", metadata, llama.tensors, VISION_TENSORS, VISION)
+CHECKPOINTS = ("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration")

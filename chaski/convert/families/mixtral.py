@@ -40,3 +40,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("llama", metadata, tensors)
+CHECKPOINTS = ("MixtralForCausalLM", "MixtralModel")

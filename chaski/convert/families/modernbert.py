@@ -114,3 +114,4 @@ FAMILY = Family(
     pre_tokenizers={"gpt-2": "modern-bert", "mpt": "modern-bert"},
     embeds=True,
 )
+CHECKPOINTS = ("ModernBertForMaskedLM", "ModernBertForSequenceClassification", "ModernBertModel")

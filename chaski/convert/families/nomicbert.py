@@ -83,3 +83,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("nomic-bert", metadata, tensors, embeds=True)
+CHECKPOINTS = ("NomicBertModel",)

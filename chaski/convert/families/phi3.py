@@ -76,3 +76,4 @@ def _factors(config: Config, kind: str) -> Constant:
 
 
 FAMILY = Family("phi3", metadata, tensors)
+CHECKPOINTS = ("Phi3ForCausalLM", "Phi3Model")

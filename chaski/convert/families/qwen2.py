@@ -29,3 +29,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("qwen2", metadata, tensors)
+CHECKPOINTS = ("Qwen2ForCausalLM", "Qwen2Model")

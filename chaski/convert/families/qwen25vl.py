@@ -94,3 +94,4 @@ def vision_tensors(config: Config) -> Iterator[Mapped]:
 
 VISION = VisionFamily(vision_metadata, vision_projector, vision_tensors, _OLLAMA, architecture="qwen25vl")
 FAMILY = Family("qwen2vl", qwen2vl.metadata, qwen2.tensors, qwen2vl.UNUSED, VISION)
+CHECKPOINTS = ("Qwen2_5_VLForConditionalGeneration",)

@@ -39,3 +39,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("qwen2moe", metadata, tensors)
+CHECKPOINTS = ("Qwen2MoeForCausalLM",)

@@ -66,3 +66,4 @@ def vision_tensors(config: Config) -> Iterator[Mapped]:
 
 VISION = VisionFamily(vision_metadata, vision_projector, vision_tensors, {})
 FAMILY = Family("qwen2vl", metadata, qwen2.tensors, UNUSED, VISION)
+CHECKPOINTS = ("Qwen2VLForConditionalGeneration", "Qwen2VLModel")

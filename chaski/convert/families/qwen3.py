@@ -108,3 +108,4 @@ def _templates(config: Config) -> Mapping[str, str]:
 
 
 FAMILY = Family("qwen3", metadata, tensors, templates=_templates)
+CHECKPOINTS = ("Qwen3ForCausalLM", "Qwen3ForSequenceClassification", "Qwen3Model")

@@ -56,3 +56,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("qwen35", metadata, tensors, UNUSED, qwen3vl.VISION, observed=qwen3next.observed)
+CHECKPOINTS = ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")

@@ -7,3 +7,4 @@ from msgspec.structs import replace
 from chaski.convert.families import qwen35
 
 FAMILY = replace(qwen35.FAMILY, architecture="qwen35moe")
+CHECKPOINTS = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")

@@ -52,3 +52,4 @@ def tensors_with(
 
 
 FAMILY = Family("qwen3moe", metadata, tensors)
+CHECKPOINTS = ("Qwen3MoeForCausalLM",)

@@ -227,3 +227,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("qwen3next", metadata, tensors, observed=observed)
+CHECKPOINTS = ("Qwen3NextForCausalLM",)

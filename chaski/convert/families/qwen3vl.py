@@ -88,3 +88,4 @@ def vision_tensors(config: Config) -> Iterator[Mapped]:
 
 VISION = VisionFamily(vision_metadata, vision_projector, vision_tensors, {})
 FAMILY = Family("qwen3vl", metadata, qwen3.tensors, UNUSED, VISION)
+CHECKPOINTS = ("Qwen3VLForConditionalGeneration",)

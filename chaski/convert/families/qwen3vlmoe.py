@@ -48,3 +48,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 FAMILY = Family(
     "qwen3vlmoe", metadata, tensors, qwen3vl.UNUSED, qwen3vl.VISION, defaults={"norm_topk_prob": True}
 )
+CHECKPOINTS = ("Qwen3VLMoeForConditionalGeneration",)

@@ -72,3 +72,4 @@ def _layer(config: Config) -> Iterator[Row]:
 FAMILY = Family(
     "t5encoder", metadata, tensors, unused=(r"(shared|encoder\.embed_tokens)\.weight",), embeds=True
 )
+CHECKPOINTS = ("T5EncoderModel",)

@@ -25,3 +25,4 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 FAMILY = Family("mllama", metadata, tensors, num_extra_tokens=text.IMAGE_TOKENS)
+CHECKPOINTS = ("MllamaForConditionalGeneration",)
