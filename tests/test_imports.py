@@ -47,7 +47,7 @@ SIDE_ROOMS = {
     "sample": {"errors", "exits", "formats", "options", "same_bits"},
     "image": {"errors"},
     "batches": {"errors", "formats", "regular_files"},
-    "convert": {"errors", "formats", "regular_files", "text"},
+    "convert": {"errors", "formats", "ml", "model", "regular_files", "text"},
     "store": {
         *(
             "errors",

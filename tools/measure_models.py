@@ -30,7 +30,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.channels.worker.client import Worker
 from chaski.runner.llm import LLM
-from tests import tiny_vision
+from tests import families, tiny_vision
 from tests.convert import checkpoints
 from tests.gemma4 import prompts as gemma4
 from tests.image.pictures import png
@@ -82,6 +82,7 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
     for name in gemma4.NAMES:
         paths.append(folder / "gemma4" / f"{name}.gguf")
         convert(DATA / "gemma4" / name, paths[-1], "F32")
+    paths += [families.converted(name) for name in families.VARIANTS]
     for path in sorted(paths):
         # The processor rounds activations for matrices of this type; the others are in float32.
         if not path.stem.endswith("mxfp4"):
@@ -120,6 +121,8 @@ def difference_from_transformers(path: Path, model: LLM) -> float:
     }.get(path.parent.name)
     if path.stem in ("llava", "mllama"):
         pairs = _conversations
+    if path.parent.parent.name in families.NAMES:
+        pairs = _family
     return max(float(np.abs(found - wanted).max()) for found, wanted in (pairs or _prompt)(path, model))
 
 
@@ -171,6 +174,11 @@ _Pairs = Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]
 def _prompt(path: Path, model: LLM) -> _Pairs:
     with np.load(path.with_suffix(".npz")) as wanted:
         yield np.asarray(model.logits(wanted["ids"].tolist())), wanted["logits"]
+
+
+def _family(path: Path, model: LLM) -> _Pairs:
+    wanted = families.expected(f"{path.parent.parent.name}/{path.parent.name}")
+    yield np.asarray(model.logits(wanted["prompt"].tolist()))[wanted["places"]], wanted["logits"]
 
 
 def _longest(path: Path, model: LLM) -> _Pairs:

@@ -26,6 +26,7 @@ __all__ = [
     "build_model",
     "max_context_of",
     "may_propose",
+    "model_class",
     "takes_projector",
     "vision_of",
 ]
@@ -152,7 +153,7 @@ def takes_projector(file: GGUFFile) -> bool:
 
 def may_propose(architecture: str) -> bool:
     """Return whether files of a native architecture may contain a block that proposes tokens."""
-    return hasattr(_class_of(architecture), "propose")
+    return hasattr(model_class(architecture), "propose")
 
 
 def _model_of(file: GGUFFile) -> Any:
@@ -160,8 +161,9 @@ def _model_of(file: GGUFFile) -> Any:
     if name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
         raise UnsupportedError(f"{file.path}: architecture {name!r} is not supported; supported: {known}")
-    return _class_of(name)
+    return model_class(name)
 
 
-def _class_of(architecture: str) -> Any:
+def model_class(architecture: str) -> Any:
+    """Return the class of the models of a native architecture."""
     return import_module(f"{arch.__name__}.{architecture.replace('-', '_')}").Model

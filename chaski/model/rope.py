@@ -12,7 +12,11 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.graph import Rope
 from chaski.ml.nn.rope import Yarn, rope_frequencies, yarn_frequencies
 
-__all__ = ["RopeConfig", "read_axes", "read_rope"]
+__all__ = ["NO_ROPE", "RopeConfig", "read_axes", "read_rope"]
+
+
+NO_ROPE = Rope(np.zeros(0, np.float32))
+"""The rope of layers that do not rotate keys, for `KVShape`."""
 
 
 class RopeConfig(Struct, frozen=True):

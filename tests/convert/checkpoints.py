@@ -15,6 +15,19 @@ import numpy as np
 
 from chaski.convert.convert import convert
 from chaski.formats.gguf import GGUFFile, open_gguf
+from tests.safetensors_files import write_safetensors
+
+__all__ = [
+    "ASSISTANTS",
+    "DATA",
+    "EMBEDDERS",
+    "NAMES",
+    "UNWITNESSED",
+    "changed",
+    "expected",
+    "write_safetensors",
+    "written",
+]
 
 DATA = Path(__file__).parents[1] / "data" / "checkpoints"
 EMBEDDERS = ["bert", "eurobert", "gemma-embedding", "jina-bert-v3", "modern-bert", "nomic-bert", "roberta"]
@@ -47,13 +60,3 @@ def changed(name: str, folder: Path, values: dict[str, Any]) -> Path:
 def written(folder: Path) -> GGUFFile:
     convert(folder, folder / "out.gguf", "F32")
     return open_gguf(folder / "out.gguf")
-
-
-def write_safetensors(path: Path, tensors: dict[str, tuple[str, np.ndarray[Any, Any]]]) -> None:
-    header, data = {}, b""
-    for name, (dtype, values) in tensors.items():
-        begin = len(data)
-        data += values.tobytes()
-        header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": [begin, len(data)]}
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)

@@ -27,13 +27,26 @@ from chaski.ml.graph import DType
 from chaski.model.program import Program
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights
-from tests import backends
+from tests import backends, families
 from tests.backends import USUAL
 from tests.rewriting import bytes_as
 from tests.vision_oracle import BACKENDS, F32
 
 DATA = Path(__file__).parents[1] / "data" / "architectures"
-NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
+STORED = sorted(path.stem for path in DATA.glob("*.gguf"))
+NAMES = [*STORED, *families.FIRST]
+
+
+@cache
+def prompt_of(name: str) -> list[int]:
+    if name in STORED:
+        return expected(name)[0]
+    ids: list[int] = families.expected(name)["prompt"].tolist()
+    return ids
+
+
+def file_of(name: str) -> Path:
+    return DATA / f"{name}.gguf" if name in STORED else families.converted(name)
 
 
 @cache
@@ -57,7 +70,7 @@ def logits(
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", STORED)
 def test_logits_equal_those_of_transformers(name: str, backend: str, tolerance: float) -> None:
     ids, wanted = expected(name)
     found = logits(DATA / f"{name}.gguf", ids, backend, kv_type="f32")
@@ -72,7 +85,7 @@ BEGIN, DROPPED, PARTS = 60, range(4, 24), [61, 75, 90]
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", STORED)
 def test_what_follows_a_shift_equals_that_of_transformers(name: str, backend: str, tolerance: float) -> None:
     """Values computed from dropped tokens stay, and are rotated to their new positions."""
     ids, _ = expected(name)
@@ -100,26 +113,26 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module", params=["as it is", "Q4_0"])
 def path(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file, and one with quantized matrices, whose products use other kernels."""
-    source = DATA / f"{name}.gguf"
+    source = file_of(name)
     if request.param == "as it is":
         return source
     if name.endswith("mxfp4"):
         pytest.skip("is quantized already")
-    target = tmp_path_factory.mktemp("quantized") / f"{name}.gguf"
+    target = tmp_path_factory.mktemp("quantized") / f"{name.replace('/', '-')}.gguf"
     with open_gguf(source) as file:
         requantize(file, target, request.param)
     return target
 
 
 def test_logits_do_not_depend_on_chunks_and_threads(name: str, path: Path) -> None:
-    ids, _ = expected(name)
+    ids = prompt_of(name)
     whole = logits(path, ids)
     np.testing.assert_array_equal(logits(path, ids, num_batch=13, threads=2), whole)
     np.testing.assert_array_equal(logits(path, ids, num_batch=1), whole)
 
 
 def test_logits_do_not_depend_on_other_sequences(name: str, path: Path) -> None:
-    ids, _ = expected(name)
+    ids = prompt_of(name)
     whole = logits(path, ids)
     others = ids[:1] + ids[:40:-1]
     runs = Runs(path)
@@ -134,7 +147,7 @@ def test_logits_do_not_depend_on_other_sequences(name: str, path: Path) -> None:
 
 
 def test_a_cached_prefix_gives_the_same_text(name: str, path: Path) -> None:
-    ids, _ = expected(name)
+    ids = prompt_of(name)
     with chaski.load(path, context=128, parallel=1) as model:
         fresh = model.generate(ids[:80], num_predict=8, temperature=0, logprobs=True)
         model.generate(ids[:60] + ids[5:20], num_predict=4, temperature=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
@@ -33,6 +32,7 @@ from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import read_vision
+from chaski.model.rope import NO_ROPE
 
 ARCHITECTURE = Architecture(
     "llama4",
@@ -44,7 +44,6 @@ ARCHITECTURE = Architecture(
 
 
 _PERIOD = 4
-_NO_ROPE = Rope(np.zeros(0, np.float32))
 _EXPERTS_WITHOUT_NORMS = 128  # the number of experts in Maverick, which does not normalize heads
 
 
@@ -111,7 +110,7 @@ class Model(Decoder):
         c = self.config
         shape = c.kv_shape(self._rope())
         chunked = Causal(shape, AttentionSpan(chunk=self._chunk))
-        full = Causal(dataclasses.replace(shape, rope=_NO_ROPE))
+        full = Causal(dataclasses.replace(shape, rope=NO_ROPE))
         return [chunked if is_chunked else full for is_chunked in self._chunked]
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:

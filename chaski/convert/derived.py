@@ -1,0 +1,215 @@
+"""The tensors of a family whose conversion follows from names alone.
+
+The native model declares every tensor of its file with name and shape. A table gives the names under which
+checkpoints store each; the first that exists is the source. So a family states only what is special.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Any, TypeAlias
+
+import numpy as np
+from msgspec import Struct
+
+from chaski.convert.config import Config
+from chaski.convert.family import Family
+from chaski.convert.metadata import Metadata, llama3_rope_factors
+from chaski.convert.tensors import F32, Arrange, Constant, Mapped, Planned, TensorShape, as_it_is
+from chaski.formats.gguf import GGUFFile, TensorInfo
+from chaski.formats.quant import QuantType
+from chaski.ml.graph import Weight
+from chaski.model.registry import model_class
+
+__all__ = ["Special", "derived_family"]
+
+_OUTSIDE: Mapping[str, str] = {
+    "output": "lm_head embed_out output_layer output head",
+    "output_norm": "norm final_layernorm final_layer_norm ln_f norm_f final_norm ln_out "
+    "encoder.final_layernorm",
+    "position_embd": "wpe embed_positions",
+    "token_embd": "embed_tokens wte word_embeddings embed_in embeddings embedding tok_embeddings "
+    "embedding.word_embeddings",
+    "token_embd_norm": "word_embeddings_layernorm embedding_norm pre_ln",
+}
+_LAYERS = ("layers", "h", "blocks", "encoder.layers", "layers.layers")
+_IN_LAYER: Mapping[str, str] = {
+    "attn_k": "self_attn.k_proj attention.k_proj attn.k_proj mixer.k_proj attn.attention.k_proj attention.wk",
+    "attn_k_norm": "self_attn.k_norm self_attn.k_layernorm self_attn.key_layernorm attention.key_layernorm",
+    "attn_norm": "input_layernorm ln_1 norm_1 operator_norm attention_norm attention_layernorm ln1 norm "
+    "pre_mixer_norm ln_attn attn_norm",
+    "attn_output": "self_attn.o_proj attention.o_proj self_attn.out_proj attn.out_proj mixer.o_proj "
+    "self_attn.dense self_attention.dense attention.dense attn.c_proj attn.attention.out_proj attention.wo",
+    "attn_q": "self_attn.q_proj attention.q_proj attn.q_proj mixer.q_proj attn.attention.q_proj attention.wq",
+    "attn_q_norm": "self_attn.q_norm self_attn.q_layernorm self_attn.query_layernorm "
+    "attention.query_layernorm",
+    "attn_qkv": "self_attn.qkv_proj attention.query_key_value self_attention.query_key_value attn.Wqkv "
+    "mixer.qkv_proj attn.c_attn",
+    "attn_sinks": "self_attn.sinks self_attn.attention_sink_bias",
+    "attn_v": "self_attn.v_proj attention.v_proj attn.v_proj mixer.v_proj attn.attention.v_proj attention.wv",
+    "exp_probs_b": "mlp.gate.e_score_correction_bias mlp.expert_bias "
+    "block_sparse_moe.e_score_correction_bias mixer.gate.e_score_correction_bias mlp.gate.expert_bias "
+    "feed_forward.expert_bias mlp.moe_statics.e_score_correction_bias",
+    "ffn_down": "mlp.down_proj feed_forward.down_proj mlp.dense_4h_to_h mlp.c_proj mlp.fc2 mixer.down_proj "
+    "feed_forward.w2 ffn.down_proj",
+    "ffn_down_exps": "mlp.experts.{e}.down_proj block_sparse_moe.experts.{e}.w2 feed_forward.experts.{e}.w2 "
+    "feed_forward.experts.{e}.down_proj mixer.experts.{e}.down_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj mlp.shared_experts.down_proj mlp.shared_mlp.down_proj "
+    "mixer.shared_experts.down_proj",
+    "ffn_gate": "mlp.gate_proj feed_forward.gate_proj feed_forward.w1 mlp.c_fc_0",
+    "ffn_gate_exps": "mlp.experts.{e}.gate_proj block_sparse_moe.experts.{e}.w1 feed_forward.experts.{e}.w1 "
+    "feed_forward.experts.{e}.gate_proj",
+    "ffn_gate_inp": "mlp.gate mlp.router block_sparse_moe.gate feed_forward.gate feed_forward.router "
+    "mixer.gate mlp.gate.wg mlp.router.gate",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj mlp.shared_experts.gate_proj mlp.shared_mlp.gate_proj",
+    "ffn_norm": "post_attention_layernorm pre_feedforward_layernorm ln_2 norm_2 ffn_norm ln2 "
+    "pre_ff_layernorm pre_mlp_layernorm pre_moe_layernorm feedforward_layernorm",
+    "ffn_up": "mlp.up_proj feed_forward.up_proj mlp.dense_h_to_4h mlp.c_fc mlp.fc1 mixer.up_proj "
+    "feed_forward.w3 mlp.gate_up_proj mlp.c_fc_1 ffn.up_proj",
+    "ffn_up_exps": "mlp.experts.{e}.up_proj block_sparse_moe.experts.{e}.w3 feed_forward.experts.{e}.w3 "
+    "feed_forward.experts.{e}.up_proj mixer.experts.{e}.up_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj mlp.shared_experts.up_proj mlp.shared_mlp.up_proj "
+    "mixer.shared_experts.up_proj",
+    "post_attention_norm": "post_attention_layernorm post_self_attn_layernorm post_mixer_norm",
+    "post_ffw_norm": "post_feedforward_layernorm post_mlp_layernorm post_ff_layernorm",
+    "ssm_a": "mamba.A_log mixer.A_log",
+    "ssm_conv1d": "mamba.conv1d mixer.conv1d",
+    "ssm_d": "mamba.D mixer.D",
+    "ssm_dt": "mamba.dt_bias mixer.dt_bias mamba.dt_proj mixer.dt_proj",
+    "ssm_in": "mamba.in_proj mixer.in_proj",
+    "ssm_norm": "mamba.norm mixer.norm",
+    "ssm_out": "mamba.out_proj mixer.out_proj",
+    "ssm_x": "mamba.x_proj mixer.x_proj",
+}
+"""The names in checkpoints of the tensors of GGUF, without prefix and suffix, of a layer and outside."""
+
+_KINDS = ("weight", "bias")
+_GGUF_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
+
+
+class Special(Struct, frozen=True, kw_only=True):
+    """How a tensor of a family differs from the others.
+
+    sources: names in the checkpoint, tried before those of the table; `{e}` is the number of an expert.
+    arrange, shift, function, source_shape: as in `Mapped`.
+    """
+
+    sources: tuple[str, ...] = ()
+    arrange: Arrange = as_it_is
+    shift: float = 0.0
+    function: Callable[[F32], F32] | None = None
+    source_shape: Callable[[TensorShape], TensorShape] | None = None
+
+
+Specials: TypeAlias = Mapping[str, Special]
+_USUAL = Special()
+_AS_CONVOLUTION = Special(source_shape=lambda shape: (shape[0], 1, *shape[1:]))
+_ALWAYS: Specials = {"ssm_conv1d": _AS_CONVOLUTION, "shortconv.conv": _AS_CONVOLUTION}
+
+
+def derived_family(
+    architecture: str,
+    metadata: Callable[[Config], Metadata],
+    special: Callable[[Config], Specials] = lambda config: {},
+    **options: Any,
+) -> Family:
+    """Return a family whose tensors are those that the native model declares.
+
+    metadata: as in `Family`. special: tensors that are not stored under a usual name or not as they are, by
+    GGUF's name within the layer, without suffix. options: further fields of `Family`.
+    """
+
+    def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
+        return _Derivation(config, names, {**_ALWAYS, **special(config)}).of(
+            _model(architecture, metadata, config)
+        )
+
+    return Family(architecture, metadata, tensors, **options)
+
+
+def _model(architecture: str, metadata: Callable[[Config], Metadata], config: Config) -> Any:
+    """Return the native model with its weights declared, for metadata without a file."""
+    entries: dict[str, Any] = {f"{architecture}.{key}": value for key, value in metadata(config).items()}
+    shape = config.get("vocab_size", int), config.get("hidden_size", int)
+    table = TensorInfo("token_embd.weight", shape, QuantType.F32, config.path, 0, 0, np.empty(0, np.uint8))
+    file = GGUFFile(config.path, {"general.architecture": architecture, **entries}, {table.name: table})
+    return model_class(architecture)(file)
+
+
+class _Derivation:
+    """The search for the sources of tensors in a checkpoint with these names."""
+
+    def __init__(self, config: Config, names: Set[str], special: Specials) -> None:
+        self._config, self._names, self._special = config, names, special
+
+    def of(self, model: Any) -> Iterator[Planned]:
+        joined = dict(self._joined(model.joined_weights()))
+        skipped = {name for _, parts in joined.values() for name in parts}
+        yield from (planned for planned, _ in joined.values())
+        for name, weight in model.weights():
+            if name == "rope_freqs.weight":
+                factors = llama3_rope_factors(self._config)
+                if factors is not None:
+                    yield Constant(name, factors)
+            elif name not in skipped:
+                yield from self._tensor(name, weight)
+
+    def _joined(
+        self, joined: Iterable[tuple[str, list[tuple[str, Weight]]]]
+    ) -> Iterator[tuple[str, tuple[Mapped, list[str]]]]:
+        """Yield the tensors that the checkpoint has in one, with the names of their parts."""
+        for whole, parts in joined:
+            if self._source(whole) is None or any(self._source(name) for name, _ in parts):
+                continue
+            rows = sum(weight.shape[0] for _, weight in parts)
+            planned = self._mapped(whole, (rows, *parts[0][1].shape[1:]))
+            yield whole, (planned, [name for name, _ in parts])
+
+    def _tensor(self, name: str, weight: Weight) -> Iterator[Planned]:
+        is_optional = weight.optional and not (name == "output.weight" and not self._is_tied())
+        if not is_optional or self._source(name) is not None:
+            yield self._mapped(name, weight.stored or weight.shape)
+
+    def _is_tied(self) -> bool:
+        is_base = any(str(name).endswith("Model") for name in self._config.list("architectures", str))
+        return is_base or self._config.get("tie_word_embeddings", bool, False)
+
+    def _mapped(self, name: str, shape: TensorShape) -> Mapped:
+        """Return a tensor with its source, or with the most usual one if the checkpoint has none."""
+        source = self._source(name) or next(self._candidates(name))
+        rule = self._rule(name)
+        if "{e}" in source:
+            names, each = tuple(source.replace("{e}", f"{index}") for index in range(shape[0])), shape[1:]
+        else:
+            names, each = (source,), shape
+        stored = each if rule.source_shape is None else rule.source_shape(each)
+        return Mapped(name, shape, names, stored, rule.arrange, rule.shift, rule.function)
+
+    def _source(self, name: str) -> str | None:
+        found = (each for each in self._candidates(name) if each.replace("{e}", "0") in self._names)
+        return next(found, None)
+
+    def _rule(self, name: str) -> Special:
+        match = _GGUF_LAYER.fullmatch(name)
+        inner = match[2] if match else name
+        return self._special.get(inner, self._special.get(_stem(inner), _USUAL))
+
+    def _candidates(self, name: str) -> Iterator[str]:
+        """Yield the names that the checkpoint may have for a tensor, the most usual one first."""
+        match = _GGUF_LAYER.fullmatch(name)
+        inner = match[2] if match else name
+        stem, kind = _stem(inner), inner.rpartition(".")[2]
+        table = (_IN_LAYER if match else _OUTSIDE).get(stem, stem)
+        sources = (*self._rule(name).sources, *table.split())
+        prefixes = [f"{layers}.{match[1]}." for layers in _LAYERS] if match else [""]
+        for source in sources:
+            for prefix in prefixes:
+                yield f"{prefix}{source}.{kind}" if kind in _KINDS else f"{prefix}{source}"
+                yield f"{prefix}{source}"
+
+
+def _stem(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    return stem if kind in _KINDS else name

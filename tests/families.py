@@ -1,0 +1,118 @@
+"""Tiny random checkpoints of families, and what transformers and llama.cpp make of them.
+
+tests/data/families/NAME.toml has the configurations of a family, three or more; `python -m
+tools.fixtures.make_families NAME` computes NAME.npz. Weights are random numbers that follow from their
+names, so no file stores them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+import tomllib
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.safetensors_files import write_safetensors
+
+__all__ = [
+    "FIRST",
+    "NAMES",
+    "VARIANTS",
+    "checkpoint",
+    "converted",
+    "expected",
+    "random_tensor",
+    "settings_of",
+]
+
+F32 = NDArray[np.float32]
+DATA = Path(__file__).parent / "data" / "families"
+TOKENIZER = DATA.parent / "checkpoints" / "qwen3"
+NUM_TOKENS = 300  # of the tokenizer; the vocabulary of a configuration is not smaller
+
+
+def settings_of(family: str) -> dict[str, dict[str, Any]]:
+    """Return the settings of each configuration of a family."""
+    return tomllib.loads((DATA / f"{family}.toml").read_text())
+
+
+NAMES = sorted(path.stem for path in DATA.glob("*.toml"))
+VARIANTS = [f"{family}/{name}" for family in NAMES for name in settings_of(family)]
+"""The configurations of all families, as FAMILY/NAME."""
+
+FIRST = list({variant.partition("/")[0]: variant for variant in reversed(VARIANTS)}.values())[::-1]
+"""The first configuration of each family."""
+
+
+@cache
+def _results(family: str) -> dict[str, dict[str, Any]]:
+    with np.load(DATA / f"{family}.npz") as arrays:
+        about: dict[str, dict[str, Any]] = json.loads(str(arrays["about"]))
+        for key in arrays.files:
+            variant, _, name = key.rpartition(".")
+            if variant:
+                about[variant][name] = arrays[key]
+    return about
+
+
+def expected(variant: str) -> dict[str, Any]:
+    """Return everything that is known of a configuration.
+
+    config: the checkpoint's configuration. tensors: names and shapes in the checkpoint. seed: of the weights.
+    prompt: token ids. places: positions in it. logits: those after the places, (places, vocabulary).
+    tokens: greedy tokens after the prompt. file: metadata and tensors' digests by llama.cpp's converter.
+    """
+    family, _, name = variant.partition("/")
+    return _results(family)[name]
+
+
+def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> F32:
+    """Return the weights of a tensor; norms are near 1, and no number needs more than bfloat16."""
+    rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
+    values = rng.standard_normal(shape, np.float32)
+    if "norm" in name and name.endswith("weight") and len(shape) == 1:
+        values = 1 + 0.2 * values
+    elif len(shape) < 2:
+        values *= 0.2
+    elif "embed" in name or "wte" in name:
+        values *= 0.5
+    else:
+        values *= 1.2 / math.sqrt(math.prod(shape[2:]) * shape[1])
+    return (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def checkpoint(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]], seed: int) -> Path:
+    """Write a checkpoint with random weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    for path in TOKENIZER.glob("tokenizer*.json"):
+        shutil.copyfile(path, folder / path.name)
+    weights = {name: ("F32", random_tensor(name, tuple(shape), seed)) for name, shape in tensors.items()}
+    write_safetensors(folder / "model.safetensors", weights)
+    return folder
+
+
+@cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="chaski-families-")
+
+
+@cache
+def converted(variant: str) -> Path:
+    """Return the GGUF file of a configuration, converted by chaski to F32."""
+    from chaski.convert.convert import convert
+
+    known = expected(variant)
+    folder = Path(_scratch().name) / variant
+    checkpoint(folder, known["config"], known["tensors"], known["seed"])
+    convert(folder, folder / "model.gguf", "F32")
+    (folder / "model.safetensors").unlink()
+    return folder / "model.gguf"
