@@ -42,6 +42,7 @@ _COMMANDS = {
     "prune": "chaski.cli.prune",
     "cache": "chaski.cli.cache",
     "models": "chaski.cli.models",
+    "new-model": "chaski.cli.new_model",
     "info": "chaski.cli.info",
     "bench": "chaski.cli.bench",
     "batch": "chaski.server.batch_command",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from chaski.convert.config import Config
-from chaski.convert.derived import Special, derived_family
+from chaski.convert.derived import derived_family
 from chaski.convert.families import llama
-from chaski.convert.family import rotation
 from chaski.convert.metadata import Metadata
 
 _PERIOD = 4
@@ -20,11 +17,5 @@ def metadata(config: Config) -> Metadata:
     return llama.metadata(config)
 
 
-def special(config: Config) -> Mapping[str, Special]:
-    heads = config.get("num_attention_heads", int)
-    kv_heads = config.get("num_key_value_heads", int, heads)
-    return {"attn_q": Special(arrange=rotation(heads)), "attn_k": Special(arrange=rotation(kv_heads))}
-
-
-FAMILY = derived_family("smollm3", metadata, special)
+FAMILY = derived_family("smollm3", metadata, llama.special)
 CHECKPOINTS = ("SmolLM3ForCausalLM",)
