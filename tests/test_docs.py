@@ -222,9 +222,8 @@ def test_the_first_page_shows_the_model_as_it_is() -> None:
     assert code[1] in (ROOT / "chaski/model/arch/llama.py").read_text()
 
 
-def test_the_first_page_names_every_architecture() -> None:
-    part = (ROOT / "README.md").read_text().partition("## What runs today\n")[2].partition("\n## ")[0]
-    assert {name for name in ARCHITECTURES if f"`{name}`" not in part} == set()
+def test_the_first_page_counts_the_architectures() -> None:
+    assert f"[{len(ARCHITECTURES)} architectures](docs/models.md)" in (ROOT / "README.md").read_text()
 
 
 def shown_commands(page: str) -> Iterator[list[str]]:
