@@ -118,7 +118,7 @@ def test_thinking_and_calls_are_blocks(faked: anthropic.Anthropic, script: Scrip
     )
     script.pieces += ("</tool_call>",)
     asked: Any = {"model": "thinker", "messages": QUESTION, "max_tokens": 50, "tools": [TOOL]}
-    asked["thinking"] = {"type": "enabled", "budget_tokens": 1024}
+    asked["thinking"] = {"type": "enabled", "budget_tokens": 49}
     whole = faked.messages.create(**asked)
     assert [block.type for block in whole.content] == ["thinking", "text", "tool_use"]
     assert whole.stop_reason == "tool_use"

@@ -132,6 +132,15 @@ def test_anthropics_budget(server: Running) -> None:
     assert ask(server, "/v1/messages", thinking=budget, output_config={"effort": "high"}) == thought(6)
 
 
+def test_anthropics_budget_leaves_room_for_the_answer(server: Running) -> None:
+    asked = {"model": "thinker", "messages": QUESTION, "thinking": {"type": "enabled", "budget_tokens": 7}}
+    reply = server.post("/v1/messages", asked | {"max_tokens": 7})
+    assert (reply.status, reply.json["error"]["type"]) == (400, "invalid_request_error")
+    said = "max_tokens is 7, but must be greater than thinking.budget_tokens, which is 7"
+    assert said in reply.json["error"]["message"]
+    assert server.post("/v1/messages", asked | {"max_tokens": 8}).status == 200
+
+
 LEVELS: dict[str, Callable[[str], dict[str, Any]]] = {
     "/api/chat": lambda level: {"think": level, "options": {"num_predict": 30}},
     "/api/generate": lambda level: {"think": level, "options": {"num_predict": 30}},

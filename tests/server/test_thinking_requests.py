@@ -31,7 +31,7 @@ ROUTES: Any = {
     "/v1/chat/completions": {"messages": QUESTION},
     "/v1/completions": {"prompt": "x"},
     "/v1/responses": {"input": "x"},
-    "/v1/messages": {"messages": QUESTION, "max_tokens": 5},
+    "/v1/messages": {"messages": QUESTION, "max_tokens": 4096},
 }
 NO, YES, LOW, MAX = "False|False|-", "True|True|-", "True|True|low", "True|True|max"
 
@@ -127,6 +127,9 @@ def test_what_contradicts_itself_is_refused(
         ({"thinking": {"type": "sometimes"}}, None),
         ({"thinking": {"type": "disabled", "budget_tokens": 2048}}, None),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 4095}}, YES),
+        ({"thinking": {"type": "enabled", "budget_tokens": 4096}}, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 5000}}, None),
         ({"thinking": {"type": "enabled"}, "think": False}, None),
         ({"thinking": {"type": "enabled", "budget_tokens": 2048}, "thinking_token_budget": 7}, None),
     ],

@@ -236,7 +236,7 @@ def test_openai_responses(chatter: openai.OpenAI) -> None:
 def test_anthropic_calls_and_thinks(service: anthropic.Anthropic) -> None:
     tool: Any = {"name": "weather", "input_schema": CITY}
     asked: Any = {"model": "speaker", "messages": QUESTION, "max_tokens": 40, "tools": [tool]}
-    thinking: Any = {"type": "enabled", "budget_tokens": 1024}
+    thinking: Any = {"type": "enabled", "budget_tokens": 39}
     whole = service.messages.create(**asked, thinking=thinking)
     assert [block.type for block in whole.content] == ["thinking", "text", "tool_use"]
     assert (whole.content[0].thinking, whole.stop_reason) == (THOUGHT, "tool_use")

@@ -33,6 +33,12 @@ def read_messages(body: Mapping[str, Any]) -> ChatRequest:
     limit = fields.integer("max_tokens", 0)
     if limit <= 0:
         raise OptionError("max_tokens is required and must be positive")
+    budget = Fields(fields.mapping("thinking"), "thinking").integer("budget_tokens", 0)
+    if budget >= limit:
+        raise OptionError(
+            f"max_tokens is {limit}, but must be greater than thinking.budget_tokens, which is {budget}: "
+            "thoughts count as tokens of the answer; use a larger max_tokens or a smaller budget"
+        )
     return _request(fields, {"num_predict": limit})
 
 
