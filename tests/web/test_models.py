@@ -70,7 +70,9 @@ def test_the_guide_is_a_part_of_chaski(fake: Running, open_page: Open) -> None:
     dialog.get_by_label("Second name").fill("Thinker")
     dialog.get_by_text("thinker:latest exists, and is replaced.").wait_for()
     dialog.get_by_label("Second name").fill("guide")
-    dialog.get_by_text("takes the place of guide:latest, a part of chaski, until you delete it").wait_for()
+    dialog.get_by_text("guide:latest is a part of chaski. Choose another name for your model.").wait_for()
+    dialog.get_by_role("button", name="Copy", exact=True).click()
+    dialog.get_by_role("alert").get_by_text("'guide' is a part of chaski").wait_for()
 
 
 def test_a_chat_is_begun_from_a_model(fake: Running, open_page: Open) -> None:

@@ -23,6 +23,6 @@ export function deletionText(model: ListedModel, isLoaded: boolean): string {
 export function replacementText(models: ListedModel[], name: string): string {
   const before = models.find((model) => name.trim() && isSameName(model.name, name));
   if (!before) return "";
-  if (before.bundled) return `The new model takes the place of ${before.name}, a part of chaski, until you delete it.`;
+  if (before.bundled) return `${before.name} is a part of chaski. Choose another name for your model.`;
   return `${before.name} exists, and is replaced.`;
 }

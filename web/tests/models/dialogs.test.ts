@@ -29,7 +29,7 @@ test("a name that is taken is said to be replaced", () => {
   assert.equal(replacementText(models, ""), "");
   assert.equal(replacementText(models, "c"), "");
   assert.equal(replacementText(models, " B "), "b:latest exists, and is replaced.");
-  assert.match(replacementText(models, "guide"), /takes the place of guide:latest, a part of chaski, until you delete it/);
+  assert.match(replacementText(models, "guide"), /^guide:latest is a part of chaski\. Choose another name for your model\.$/);
 });
 
 function list(available: number, ...memory: number[]): Suggestions {
