@@ -27,6 +27,7 @@ from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.parts import ModelParts, PartOptions
 from chaski.runner.loading.prefix import memory_limit
 from chaski.runner.loading.reservation import MemoryNeeds
+from chaski.runner.loading.sizes import SizeWishes
 from chaski.store.model import StoredModel, read_model
 from chaski.store.store import Store
 
@@ -60,9 +61,8 @@ class Estimate(Struct, frozen=True):
 
         Raises OptionError, UnsupportedError, GGUFError.
         """
-        parts = ModelParts.of(
-            model, PartOptions(context=context, parallel=parallel, most_parallel=most_parallel)
-        )
+        wishes = SizeWishes(most_parallel=most_parallel)
+        parts = ModelParts.of(model, PartOptions(context=context, parallel=parallel, wishes=wishes))
         reserved = reserve(parts, backend)
         try:
             needs = reserved.needs_with(model.found.adapters)

@@ -37,7 +37,7 @@ from chaski.runner.loading.files import OpenedModel, found_projector
 from chaski.runner.loading.parts import ModelParts, PartOptions, ReservedModel
 from chaski.runner.loading.prefix import open_tiers
 from chaski.runner.loading.pulling import find_or_pull
-from chaski.runner.loading.sizes import Sizing
+from chaski.runner.loading.sizes import SizeWishes, Sizing
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
 from chaski.same_bits import UsualFloats
@@ -136,10 +136,8 @@ def load(
         projector=projector,
         threads=threads,
         context=context,
-        needed_context=needed_context,
         parallel=parallel,
-        most_parallel=most_parallel,
-        claimed_memory=claimed_memory,
+        wishes=SizeWishes(plain(needed_context), plain(most_parallel), plain(claimed_memory)),
         num_batch=num_batch,
         kv_type=kv_type,
         flash_attention=flash_attention,

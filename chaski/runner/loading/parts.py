@@ -28,6 +28,7 @@ from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_fo
 from chaski.runner.loading.sizes import (
     USUAL_BATCH,
     WHOLE,
+    SizeWishes,
     Sizing,
     at_least,
     cache_size,
@@ -48,10 +49,8 @@ class PartOptions(Struct, frozen=True, kw_only=True):
     projector: str | os.PathLike[str] | None = None
     threads: int | None = None
     context: int | None = None
-    needed_context: int | None = None
     parallel: int | None = None
-    most_parallel: int = 1
-    claimed_memory: int = 0
+    wishes: SizeWishes = SizeWishes()
     num_batch: int = USUAL_BATCH
     kv_type: str | None = None
     flash_attention: bool | None = None
@@ -100,7 +99,7 @@ class ModelParts(Struct, frozen=True):
             size=size,
             size_reason=reason,
             max_context=_max_context(network),
-            claimed=asked.claimed_memory,
+            claimed=asked.wishes.claimed_memory,
             kv_type=environment.kv_type if asked.kv_type is None else asked.kv_type,
             flash_attention=flash,
             options=(
@@ -135,20 +134,20 @@ def _size(
     model: OpenedModel, network: Model, asked: PartOptions, flash: bool
 ) -> tuple[CacheSize | Sizing, str]:
     """Return the size, or the limits of a size that memory decides about, and the reason in words."""
-    config, trained = network.config, _max_context(network)
+    config, trained, wishes = network.config, _max_context(network), asked.wishes
     parallel = Environment.read().parallel if asked.parallel is None else asked.parallel
     if parallel is not None:
         at_least("parallel", parallel, 1)
     context, reason = _set_context(model, network, asked)
     if context is None and config.is_causal and flash:
-        counts = _halves(asked.most_parallel) if parallel is None else (parallel,)
-        return Sizing.of(trained, asked.needed_context, counts, asked.num_batch), ""
+        counts = _halves(wishes.most_parallel) if parallel is None else (parallel,)
+        return Sizing.of(trained, wishes.needed_context, counts, asked.num_batch), ""
     if context is None:
         # All of it takes memory at once: batches of whole texts, or the scores of all earlier tokens.
-        context = usual_context(trained, asked.needed_context)
+        context = usual_context(trained, wishes.needed_context)
         reason = "" if context < trained else WHOLE
-    if parallel is None and asked.most_parallel > 1:
-        parallel = asked.most_parallel
+    if parallel is None and wishes.most_parallel > 1:
+        parallel = wishes.most_parallel
     num_batch = asked.num_batch
     if not config.is_causal:
         if num_batch == USUAL_BATCH:

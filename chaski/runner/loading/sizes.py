@@ -19,6 +19,7 @@ __all__ = [
     "LEAST_CONTEXT",
     "USUAL_BATCH",
     "WHOLE",
+    "SizeWishes",
     "Sizing",
     "at_least",
     "cache_size",
@@ -67,6 +68,19 @@ def context_size(path: Path, trained: int, asked: int, most: int | None = None) 
             asked,
         )
     return asked
+
+
+class SizeWishes(Struct, frozen=True):
+    """What a caller wants where memory decides about the size.
+
+    needed_context  tokens that the context must hold; None for the usual ones
+    most_parallel   sequences, if memory suffices and no number of them is set
+    claimed_memory  bytes of the host that others will take, and that count as unavailable
+    """
+
+    needed_context: int | None = None
+    most_parallel: int = 1
+    claimed_memory: int = 0
 
 
 class Sizing(Struct, frozen=True):
