@@ -145,15 +145,18 @@ class Rank(Sendable, frozen=True):
     can_reload: bool = False
 
 
-def generate_request(prompt: str | Iterable[int], suffix: str, options: Mapping[str, Any]) -> Generate | Fill:
+def generate_request(
+    prompt: str | Iterable[int], suffix: str, options: Mapping[str, Any], can_reload: bool = False
+) -> Generate | Fill:
     """Return the request to continue a prompt, or to fill in between it and a suffix. Raises OptionError."""
     if not isinstance(suffix, str):
         raise OptionError(f"the suffix is {suffix!r:.80}; it must be a text")
     if not suffix:
-        return Generate(prompt if isinstance(prompt, str) else tuple(token_ids(prompt)), dict(options))
+        given = prompt if isinstance(prompt, str) else tuple(token_ids(prompt))
+        return Generate(given, dict(options), can_reload=can_reload)
     if not isinstance(prompt, str):
         raise OptionError(f"the prompt is {prompt!r:.80}; before a suffix it must be a text")
-    return Fill(prompt, suffix, dict(options))
+    return Fill(prompt, suffix, dict(options), can_reload=can_reload)
 
 
 def chat_request(
@@ -162,6 +165,7 @@ def chat_request(
     options: Mapping[str, Any],
     think: bool | str | None = None,
     images: Iterable[ImageSource] = (),
+    can_reload: bool = False,
 ) -> tuple[Chat, list[ImageSource]]:
     """Return the request, and the images that it counts; `images` belong to the last message.
 
@@ -171,7 +175,8 @@ def chat_request(
     turns = message_list(messages)
     require_content(turns, bool(more))
     turns, sources = detached(turns, more)
-    return Chat(tuple(turns), tool_list(tools), dict(options), think=think), sources
+    found = tool_list(tools)
+    return Chat(tuple(turns), found, dict(options), think=think, can_reload=can_reload), sources
 
 
 def sendable(call: Generate | Chat | Fill, images: Sequence[ImageSource]) -> Generate | Chat | Fill:

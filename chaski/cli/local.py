@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
+from chaski.errors import ChaskiError
 from chaski.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from chaski.runner.prefix.use import TierUse
     from chaski.store.model import StoredModel
 
-__all__ = ["WorkerModel", "load_for_chat"]
+__all__ = ["WorkerModel", "load_for_chat", "moved_prefixes"]
 
 
 class WorkerModel:
@@ -27,6 +29,7 @@ class WorkerModel:
         self._worker = worker
         self.path = f"{info.path} ({info.engine})"
         self.context = info.context
+        self.max_context = info.max_context
         self.vocab_size = info.vocab_size
         self.chat_template = info.chat_template
         self.defaults = defaults
@@ -52,6 +55,30 @@ class WorkerModel:
     def close(self) -> None:
         """End the worker."""
         self._worker.close()
+
+
+@contextmanager
+def moved_prefixes(model: object) -> Iterator[Callable[[object], None]]:
+    """Keep the prefix cache of a model that is closed in memory; yield what gives it to the next one."""
+    from chaski.runner.llm import LLM
+
+    if not isinstance(model, LLM) or model.engine.tiers is None or not hasattr(os, "memfd_create"):
+        yield lambda model: None
+        return
+    descriptor = os.memfd_create("chaski-prefixes", os.MFD_CLOEXEC)
+    path = f"/proc/self/fd/{descriptor}"
+
+    def give(model: object) -> None:
+        if isinstance(model, LLM) and not model.engine.is_closed:
+            with suppress(ChaskiError):
+                model.take_prefixes(path)
+
+    try:
+        with suppress(ChaskiError):
+            model.keep_prefixes(path)
+        yield give
+    finally:
+        os.close(descriptor)
 
 
 def load_for_chat(found: StoredModel, name: str, **options: Unpack[LoadOptions]) -> LLM | WorkerModel:

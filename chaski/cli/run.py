@@ -223,7 +223,7 @@ def command(
     with _keys_for_later(text is None):
         session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
         session.hides_thinking, session.wraps_words = hidethinking, not nowordwrap
-        session.renders_markdown = markdown
+        session.renders_markdown, session.can_grow = markdown, context is None
         session.keeps_lines = not (nohistory or Environment.read().no_history)
         with closing(session):
             if think is not None:
@@ -274,6 +274,7 @@ class _Opener(Struct, frozen=True):
         num_thread: int | None = None,
         num_gpu: int | None = None,
         main_gpu: int | None = None,
+        needed_context: int | None = None,
     ) -> Model:
         """Open a model. These arguments take precedence over the options of the command.
 
@@ -299,6 +300,7 @@ class _Opener(Struct, frozen=True):
         found = _found(name, self.insecure)
         draft = None if self.draft is None else str(_found(self.draft, self.insecure).path)
         loading |= {
+            "needed_context": needed_context,
             "backend": self.backend,
             "engine": self.engine,
             "draft": draft,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,7 +20,7 @@ from chaski.cli.quiet_terminal import quiet_terminal
 from chaski.cli.terminal import echo_note, echo_text, visible
 from chaski.cli.tools import Tool, as_message, read_result
 from chaski.cli.typed_words import unescaped
-from chaski.errors import ChaskiError, OptionError
+from chaski.errors import ChaskiError, ContextLengthError, OptionError, OutOfMemoryError
 from chaski.options import is_integer, none_below_zero
 from chaski.regular_files import read_regular
 
@@ -44,13 +44,18 @@ class Session(Struct):
 
     name        name of the model, as the user gave it
     open        opens another model: open(name, num_ctx=, num_thread=, ...)
-    loading loading options of a local model; a server's model gets them with each message is_raw prompts are
-    sent to the model unchanged, without a template keeps_lines typed lines are saved for later chats think
-    whether the model thinks, or how much; None for the model's default hides_thinking the model's thoughts
-    are not printed wraps_words lines on a terminal break between words renders_markdown answers on a terminal
-    are formatted as Markdown history the turns so far tools tools that the model may call read prints a
-    prompt and reads the user's reply; None without a user answers statistics of this model's answers;
-    `turns`: those of this conversation
+    loading     loading options of a local model; a server's model gets them with each message
+    can_grow    the context of a local model was not set: a prompt that needs a longer one loads it again
+    is_raw      prompts are sent to the model unchanged, without a template
+    keeps_lines  typed lines are saved for later chats
+    think       whether the model thinks, or how much; None for the model's default
+    hides_thinking  the model's thoughts are not printed
+    wraps_words  lines on a terminal break between words
+    renders_markdown  answers on a terminal are formatted as Markdown
+    history     the turns so far
+    tools       tools that the model may call
+    read        prints a prompt and reads the user's reply; None without a user
+    answers     statistics of this model's answers; `turns`: those of this conversation
     """
 
     model: Model
@@ -67,12 +72,14 @@ class Session(Struct):
     name: str = ""
     open: Callable[..., Model] | None = None
     loading: dict[str, int] = field(default_factory=dict)
+    can_grow: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
     tools: list[Tool] = field(default_factory=list)
     read: Callable[[str], str] | None = None
     answers: list[Answered] = field(default_factory=list)
     turns: list[Answered] = field(default_factory=list)
     _is_first: bool = True
+    _is_longest: bool = False
 
     def load(self, name: str) -> None:
         """Switch to another model and begin a new conversation. If that fails, the old model is kept."""
@@ -84,7 +91,7 @@ class Session(Struct):
         self.answers.clear()
         self.tools.clear()
         self.loading.clear()
-        self._is_first = True
+        self._is_first, self._is_longest = True, False
         self.print_opening()
 
     def close(self) -> None:
@@ -117,15 +124,41 @@ class Session(Struct):
 
     def _reload(self, loading: dict[str, int]) -> None:
         """Reload the model with other settings. If that fails, reload it with the old ones and raise."""
-        assert self.open is not None, "a chat can open models"
-        self.model.close()  # first, because memory may not suffice for two
-        try:
-            self.model = self.open(self.name, **loading)
-        except ChaskiError:
-            self.model = self.open(self.name, **self.loading)
-            raise
+        self._reopen(**loading)
         self.loading = loading
+
+    def _reopen(self, **loading: int) -> None:
+        from chaski.cli.local import moved_prefixes
+
+        assert self.open is not None, "a chat can open models"
+        with moved_prefixes(self.model) as give:
+            self.model.close()  # first, because memory may not suffice for two
+            try:
+                self.model = self.open(self.name, **loading)
+            except ChaskiError:
+                self.model = self.open(self.name, **self.loading)
+                raise
+            finally:
+                give(self.model)
         self._is_first = True
+
+    @property
+    def _may_grow(self) -> bool:
+        """Whether a longer context may help a prompt that is too long: as on a server, unless one is set."""
+        from chaski.cli.remote_model import RemoteModel
+        from chaski.env import Environment
+
+        model = self.model
+        if not self.can_grow or self._is_longest or isinstance(model, RemoteModel):
+            return False
+        usual = model.defaults.loading.get("num_ctx") or Environment.read().context
+        return not usual and "num_ctx" not in self.loading and model.context < model.max_context
+
+    def _grow(self, length: int) -> None:
+        """Load the model again with a context of that many tokens, as far as memory and model allow."""
+        with suppress(OutOfMemoryError):
+            self._reopen(**self.loading, needed_context=length)
+        self._is_longest = self.model.context < length
 
     def print_opening(self) -> None:
         """Print the initial turns of the model's conversations."""
@@ -264,10 +297,22 @@ class Session(Struct):
         return [_message("system", self.system)] if self.system else []
 
     def _events(self, turn: list[dict[str, Any]]) -> Generator[Event, None, None]:
+        if self._may_grow:
+            try:
+                yield from self._asked(turn, can_reload=True)
+                return
+            except ContextLengthError as longer:
+                if longer.length <= self.model.context:
+                    raise
+                self._grow(longer.length)
+        yield from self._asked(turn)
+
+    def _asked(self, turn: list[dict[str, Any]], **reloading: Any) -> Generator[Event, None, None]:
         if self.is_raw:
-            return self.model.stream(turn[0]["content"], turn[0].get("images", ()), **self.options)
+            prompt, images = turn[0]["content"], turn[0].get("images", ())
+            return self.model.stream(prompt, images, **reloading, **self.options)
         # Old turns may be dropped, but a first message that does not fit is an error.
-        options = {"truncate": bool(self.history), **self.options}
+        options = {"truncate": bool(self.history), **self.options, **reloading}
         if self.tools:
             options["tools"] = self.tools
         if self.think is not None:

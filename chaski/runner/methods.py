@@ -41,7 +41,14 @@ from chaski.runner.adapters.adapter_calls import AdapterCall, ListAdapters, Load
 from chaski.runner.adapters.adapter_set import AdapterInfo
 from chaski.runner.channels.messages import Detokenize, Tokenize
 from chaski.runner.keywords import answer_options, plain
-from chaski.runner.states.state_calls import LoadState, SavedState, SaveState, StateCall
+from chaski.runner.states.state_calls import (
+    KeepPrefixes,
+    LoadState,
+    SavedState,
+    SaveState,
+    StateCall,
+    TakePrefixes,
+)
 from chaski.runner.streams import EventStream
 
 __all__ = ["BlockingMethods", "ModelMethods"]
@@ -68,6 +75,7 @@ class ModelMethods(
         images: Items[ImageSource] = (),
         *,
         suffix: str = "",
+        can_reload: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> AnswerT:
         """Continue `prompt`: a text, taken as it is with BOS before it where the file asks for it, or ids.
@@ -79,8 +87,11 @@ class ModelMethods(
         that it does not place come in front. Raises OptionError for a prompt that does not fit, unless
         `truncate` is set, and UnsupportedError for images if the model does not see, and for a suffix if it
         cannot fill in.
+
+        With `can_reload` nothing is cut: where the prompt and an answer of usual length do not fit into the
+        context, ContextLengthError has the `length` with which the caller may load the model again.
         """
-        request = generate_request(prompt, suffix, answer_options(options))
+        request = generate_request(prompt, suffix, answer_options(options), can_reload)
         return self._answer(Request(request, image_list(images)))
 
     def stream(
@@ -89,12 +100,14 @@ class ModelMethods(
         images: Items[ImageSource] = (),
         *,
         suffix: str = "",
+        can_reload: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> EventsT:
         """`generate` in pieces, as they are made. Raises OptionError for a beam search, which has none."""
         options = answer_options(options)
         require_whole(options)
-        return self._stream(Request(generate_request(prompt, suffix, options), image_list(images)))
+        request = generate_request(prompt, suffix, options, can_reload)
+        return self._stream(Request(request, image_list(images)))
 
     def chat(
         self,
@@ -103,6 +116,7 @@ class ModelMethods(
         *,
         think: bool | str | None = None,
         images: Items[ImageSource] = (),
+        can_reload: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> AnswerT:
         """Answer a conversation, written with the model's own template and taken apart by its format.
@@ -112,9 +126,11 @@ class ModelMethods(
         paths) come at the parts `{"type": "image"}` of its content, or else in front of it. `images` here
         belong to the last message.
         `think` sets whether, or how much, the model thinks; models that can think do so by default. The
-        option `reasoning_budget` is the largest number of tokens of its thoughts.
+        option `reasoning_budget` is the largest number of tokens of its thoughts. `can_reload` is as in
+        `generate`.
         """
-        return self._answer(Request(*chat_request(messages, tools, answer_options(options), think, images)))
+        given = answer_options(options)
+        return self._answer(Request(*chat_request(messages, tools, given, think, images, can_reload)))
 
     def stream_chat(
         self,
@@ -123,12 +139,13 @@ class ModelMethods(
         *,
         think: bool | str | None = None,
         images: Items[ImageSource] = (),
+        can_reload: bool = False,
         **options: Unpack[GenerateOptions],
     ) -> EventsT:
         """`chat` in pieces, as they are made: `Text`, `Thinking` and `ToolCall`. As for `stream`."""
         options = answer_options(options)
         require_whole(options)
-        return self._stream(Request(*chat_request(messages, tools, options, think, images)))
+        return self._stream(Request(*chat_request(messages, tools, options, think, images, can_reload)))
 
     def generate_many(
         self,
@@ -300,6 +317,14 @@ class ModelMethods(
         or larger than the prefix cache may be, and UnsupportedError where the prefix cache is off.
         """
         return self._state(LoadState(path_text(path, "the file of the state"), cache_salt))
+
+    def keep_prefixes(self, path: str) -> StateT:
+        """Write the prefix cache in memory to an existing file, for a model that replaces this one."""
+        return self._state(KeepPrefixes(path))
+
+    def take_prefixes(self, path: str) -> StateT:
+        """Take such a file into memory; nothing if it is not of this model."""
+        return self._state(TakePrefixes(path))
 
     @abstractmethod
     def _state(self, call: StateCall) -> StateT:

@@ -35,6 +35,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "adapters": (),
     "save_state": ("state", "a"),
     "load_state": ("state",),
+    "keep_prefixes": ("file",),
+    "take_prefixes": ("file",),
 }
 OF_LLM: dict[str, tuple[Any, ...]] = {
     "logits": ("a",),

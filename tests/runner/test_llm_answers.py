@@ -143,3 +143,20 @@ def test_control_tokens_are_text_for_those_who_ask(tiny_llama: Path) -> None:
         assert plain is not None
         assert decoder.feed(BOS) == "<|begin_of_text|>"
         assert plain.feed(BOS) == ""
+
+
+def test_a_caller_that_can_reload_hears_the_length_that_it_needs(tiny_llama: Path) -> None:
+    """Nothing is cut then, and the answer has room."""
+    turns = [{"role": "user", "content": "y" * 20}] * 2
+    with chaski.load(tiny_llama, context=30) as model:
+        asked: dict[str, Any] = {"truncate": True, "num_predict": 5}
+        for ask in (model.generate, model.stream):
+            with pytest.raises(chaski.ContextLengthError) as caught:
+                list(ask("x" * 28, can_reload=True, **asked))
+            assert caught.value.length == 34  # with BOS
+            assert ask("x" * 28, **asked) is not None
+        for talk in (model.chat, model.stream_chat):
+            with pytest.raises(chaski.ContextLengthError) as caught:
+                list(talk(turns, can_reload=True, **asked))
+            assert caught.value.length > 45
+        assert model.generate("x" * 25, can_reload=True, **asked).prompt_tokens == 25

@@ -45,12 +45,10 @@ from chaski.runner.generation.output_sequences import vectors_or_scores
 from chaski.runner.methods import ModelMethods
 from chaski.runner.states.state_calls import (
     EraseSlot,
-    KeepPrefixes,
     SavedState,
     SaveSlot,
     SaveState,
     StateCall,
-    TakePrefixes,
 )
 from chaski.runner.streams import AsyncEventStream
 
@@ -177,14 +175,6 @@ class AsyncModel(
 
     async def _adapters(self, call: AdapterCall) -> list[AdapterInfo]:
         return list((await self._ask(call, Adapters)).adapters)
-
-    async def keep_prefixes(self, path: str) -> SavedState:
-        """Write the prefix cache in memory to an existing file, for another process of the model."""
-        return await self._state(KeepPrefixes(path))
-
-    async def take_prefixes(self, path: str) -> SavedState:
-        """Take such a file into memory; nothing if it is not of this model."""
-        return await self._state(TakePrefixes(path))
 
     async def _state(self, call: StateCall) -> SavedState:
         return await self._ask(call, SavedState)
