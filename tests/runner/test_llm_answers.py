@@ -159,4 +159,4 @@ def test_a_caller_that_can_reload_hears_the_length_that_it_needs(tiny_llama: Pat
             with pytest.raises(chaski.ContextLengthError) as caught:
                 list(talk(turns, can_reload=True, **asked))
             assert caught.value.length > 45
-        assert model.generate("x" * 25, can_reload=True, **asked).prompt_tokens == 25
+        assert model.generate("x" * 24, can_reload=True, **asked).prompt_tokens == 25
