@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
 from chaski.chat.answer import Answer
+from chaski.chat.function_tools import function_tool
 from chaski.errors import OptionError
 
-__all__ = ["is_conversation", "message_list", "require_content", "tool_list"]
+__all__ = ["Tool", "is_conversation", "message_list", "require_content", "tool_list"]
 
 _FORM = 'a list of messages such as {"role": "user", "content": "hello"}'
 _CALL = '{"function": {"name": "add", "arguments": {"a": 1}}}'
 _TOOL = '{"type": "function", "function": {"name": "add", "parameters": {"type": "object", ...}}}'
+
+Tool: TypeAlias = Mapping[str, Any] | Callable[..., Any]
+"""A tool in the format of OpenAI's API, or a function: its type hints and docstring are the description."""
 
 
 def message_list(messages: object) -> list[Mapping[str, Any]]:
@@ -68,11 +72,13 @@ def tool_list(tools: object) -> tuple[Mapping[str, Any], ...]:
     found = []
     for number, tool in enumerate(tools):
         mapping = _as_mapping(tool)
+        if mapping is None and callable(tool) and not isinstance(tool, type):
+            mapping = function_tool(tool)
         if mapping is not None and "name" in mapping and "function" not in mapping:
             mapping = {"type": "function", "function": mapping}
         function = None if mapping is None else mapping.get("function")
         if mapping is None or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise OptionError(f"tool {number} is {tool!r:.80}; it must be like {_TOOL}")
+            raise OptionError(f"tool {number} is {tool!r:.80}; it must be a function, or like {_TOOL}")
         found.append(mapping)
     return tuple(found)
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
-from typing import Any, TypedDict, cast, get_origin
-
-from msgspec import Struct
+from typing import Any, TypedDict, cast
 
 from chaski.chat.options import GenerateOptions
+from chaski.chat.type_schemas import type_schema
 from chaski.errors import OptionError
 from chaski.options import is_integer
 from chaski.runner.adapters.adapter_calls import AdapterFiles
@@ -131,26 +129,12 @@ def _same_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def _schema(given: Any, found: Any) -> Any:
-    """Return the JSON schema of a type that is given as the format; other formats are returned as `found`.
-
-    Pydantic models, dataclasses, TypedDicts, msgspec Structs and types such as `list[int]` have a schema. An
-    instance stands for its class.
-    """
-    is_instance = isinstance(given, Struct) or (is_dataclass(given) and not isinstance(given, type))
-    kind: Any = type(given) if is_instance else given
-    for name in ("model_json_schema", "json_schema"):  # of Pydantic's models, and of its TypeAdapter
-        if callable(make := getattr(kind, name, None)):
-            return make()
-    if hasattr(kind, "__fields__") and callable(make := getattr(kind, "schema", None)):  # of Pydantic 1
-        return make()
-    if not isinstance(kind, type) and get_origin(kind) is None:
-        return found
-    from msgspec.json import schema
-
+    """Return the JSON schema of a type that is given as the format; other formats are returned as `found`."""
     try:
-        return schema(kind)
+        schema = type_schema(given)
     except (TypeError, NameError) as error:
         raise OptionError(
             f"option format is {given!r:.80}, whose JSON schema is not known: {error!s:.120}; give a schema, "
             "a Pydantic model, a dataclass or a TypedDict"
         ) from None
+    return found if schema is None else schema

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, cast
+from typing import Generic, Self, TypeVar, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from chaski.chat.arguments import token_ids as checked_ids
 from chaski.chat.beams import require_whole
 from chaski.chat.formats import Message
 from chaski.chat.images import ImageSource, image_list
-from chaski.chat.messages import is_conversation
+from chaski.chat.messages import Tool, is_conversation
 from chaski.chat.options import GenerateOptions, parse_options
 from chaski.chat.ranking import Ranked, checked_count, ranked
 from chaski.chat.requests import (
@@ -112,7 +112,7 @@ class ModelMethods(
     def chat(
         self,
         messages: Items[Message | Answer],
-        tools: Items[Mapping[str, Any]] | None = None,
+        tools: Items[Tool] | None = None,
         *,
         think: bool | str | None = None,
         images: Items[ImageSource] = (),
@@ -125,6 +125,10 @@ class ModelMethods(
         messages of the model's `defaults` go before it. The `images` of a message (a list of bytes or
         paths) come at the parts `{"type": "image"}` of its content, or else in front of it. `images` here
         belong to the last message.
+
+        A tool is a mapping in the format of OpenAI's API, or a function, which is described by its name, type
+        hints and docstring with a section `Args:`; `answer.tool_calls` has the calls, and no function is run.
+
         `think` sets whether, or how much, the model thinks; models that can think do so by default. The
         option `reasoning_budget` is the largest number of tokens of its thoughts. `can_reload` is as in
         `generate`.
@@ -135,7 +139,7 @@ class ModelMethods(
     def stream_chat(
         self,
         messages: Items[Message | Answer],
-        tools: Items[Mapping[str, Any]] | None = None,
+        tools: Items[Tool] | None = None,
         *,
         think: bool | str | None = None,
         images: Items[ImageSource] = (),
@@ -178,7 +182,7 @@ class ModelMethods(
     def chat_many(
         self,
         conversations: Items[Items[Message | Answer]],
-        tools: Items[Mapping[str, Any]] | None = None,
+        tools: Items[Tool] | None = None,
         *,
         think: bool | str | None = None,
         n: int = 1,
@@ -274,7 +278,7 @@ class ModelMethods(
         prompt: str | Items[int] | Items[Message | Answer],
         images: Items[ImageSource] = (),
         *,
-        tools: Items[Mapping[str, Any]] | None = None,
+        tools: Items[Tool] | None = None,
         think: bool | str | None = None,
         cache_salt: str = "",
         adapter: AdapterOption | None = None,

@@ -182,7 +182,7 @@ def test_a_role_that_is_not_known(role: str, advice: str) -> None:
     assert str(refused.value) == f"message 1 has the unknown role {role!r}; {advice}"
 
 
-@pytest.mark.parametrize("tools", ["add", CALL, 3, [print], ["add"], [{"function": {}}]])
+@pytest.mark.parametrize("tools", ["add", CALL, 3, print, [int], ["add"], [{"function": {}}]])
 def test_tools_that_are_refused(tools: Any) -> None:
     with pytest.raises(OptionError, match=r"tools? .* \{\"type\": \"function\""):
         chat_request([ASKED], tools, {})
