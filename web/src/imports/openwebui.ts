@@ -1,5 +1,6 @@
 // Conversations of Open WebUI's export: a tree of messages in `chat.history`.
 import type { Conversation, Settings, TextFile } from "../conversations/types";
+import { type Block, blocksOf, type Step, stepsOf } from "./blocks";
 import type { Images } from "./images";
 import { conversationOf, type Node } from "./tree";
 import { idFrom, isObject, isText, listOf, objectOf, textOf, timeOf, type Values } from "./values";
@@ -19,10 +20,7 @@ export function ofOpenWebUi(value: Values, images: Images): Conversation | null 
   const messages = Object.entries(objectOf(history.messages)).map(([id, each]) => ({ id, message: objectOf(each) }));
   const system = messages.find(({ message }) => message.role === "system")?.message.content;
   const models = listOf(chat.models).filter(isText);
-  const nodes = messages.map(({ id, message }): Node => {
-    const parent = isText(message.parentId) ? message.parentId : null;
-    return { id, parent, created: timeOf(message.timestamp), turn: turnOf(message, models[0] ?? "", images) };
-  });
+  const nodes = messages.flatMap(({ id, message }) => nodesOf(id, message, turnsOf(message, models[0] ?? "", images)));
   const id = textOf(value.id) || textOf(chat.id) || `${timeOf(chat.timestamp)}${nodes[0]?.id}`;
   const head = {
     id: idFrom("openwebui", id),
@@ -40,7 +38,16 @@ function settingsOf(params: Values, system: string): Settings {
   return { ...(Object.fromEntries(numbers) as Settings), system: textOf(params.system) || system || undefined };
 }
 
-function turnOf(message: Values, model: string, images: Images): Node["turn"] {
+/** The nodes of a message: one for each turn, the last one with the message's own id, which its children know. */
+function nodesOf(id: string, message: Values, turns: Node["turn"][]): Node[] {
+  const ids = turns.map((_, index) => (index === turns.length - 1 ? id : `part${index}${id}`));
+  const parent = isText(message.parentId) ? message.parentId : null;
+  const created = timeOf(message.timestamp);
+  return turns.map((turn, index) => ({ id: ids[index]!, parent: ids[index - 1] ?? parent, created, turn }));
+}
+
+/** The turns of a message; one is null if it is not shown. */
+function turnsOf(message: Values, model: string, images: Images): Node["turn"][] {
   const { content, pictures } = partsOf(message.content);
   const files = listOf(message.files).map(objectOf);
   const addresses = files.filter((file) => file.type === "image" || textOf(file.content_type).startsWith("image/"));
@@ -57,13 +64,31 @@ function turnOf(message: Values, model: string, images: Images): Node["turn"] {
     images: shown.length ? shown : undefined,
     files: texts.length ? texts : undefined,
   };
-  if (message.role === "user") return { role: "user", ...whole };
-  if (message.role !== "assistant") return null;
-  const { text, thinking } = withoutDetails(whole.content);
-  const thought = textOf(message.reasoning_content) || thinking;
+  if (message.role === "user") return [{ role: "user", ...whole }];
+  if (message.role !== "assistant") return [null];
   const error = textOf(objectOf(message.error).content) || textOf(message.error);
   const name = textOf(message.model) || textOf(message.modelName) || model;
-  return { ...whole, role: "assistant", content: text, thinking: thought || undefined, model: name, error: error || undefined };
+  const steps = stepsOf(withThought(blocksOf(message, whole.content), textOf(message.reasoning_content)));
+  const turns = steps.flatMap((step) => turnsOfStep(step, name));
+  if (turns.at(-1)!.role === "tool" && (error || shown.length || texts.length)) turns.push(answered("", name));
+  const last = turns.at(-1)!;
+  if (last.role === "assistant") Object.assign(last, { images: whole.images, files: whole.files, error: error || undefined });
+  return turns;
+}
+
+function withThought(blocks: Block[], thought: string): Block[] {
+  return thought ? [{ thought }, ...blocks.filter((block) => !("thought" in block))] : blocks;
+}
+
+type Turn = NonNullable<Node["turn"]>;
+
+function turnsOfStep({ content, thinking, calls, results }: Step, model: string): Turn[] {
+  const answer = { ...answered(content, model), thinking: thinking || undefined, calls: calls.length ? calls : undefined };
+  return [answer, ...results.map((result): Turn => ({ role: "tool", ...result }))];
+}
+
+function answered(content: string, model: string): Turn {
+  return { role: "assistant", content, model };
 }
 
 function partsOf(value: unknown): { content: string; pictures: { url: string; name: string }[] } {
@@ -80,23 +105,4 @@ function textFile(file: Values): TextFile[] {
   const name = textOf(file.name) || textOf(objectOf(file.file).filename) || "file";
   const text = objectOf(objectOf(file.file).data).content;
   return isText(text) ? [{ name, text }] : [];
-}
-
-/** Thoughts and calls of tools are elements in the text. */
-function withoutDetails(text: string): { text: string; thinking: string } {
-  const thoughts: string[] = [];
-  const pieces = text.split(/<details\s+type="(reasoning|tool_calls|code_interpreter)"[^>]*>/);
-  let rest = pieces[0]!;
-  for (let at = 1; at < pieces.length; at += 2) {
-    const [inner, ...after] = pieces[at + 1]!.split("</details>");
-    const body = inner!.replace(/^\s*<summary>[^<]*<\/summary>/, "");
-    if (pieces[at] === "reasoning") thoughts.push(unescaped(body.replace(/^(?:>|&gt;) ?/gm, "")).trim());
-    rest += after.join("</details>");
-  }
-  return { text: rest.trim(), thinking: thoughts.join("\n\n") };
-}
-
-function unescaped(text: string): string {
-  const names: Record<string, string> = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&#39;": "'", "&amp;": "&" };
-  return text.replace(/&(?:lt|gt|quot|#x27|#39|amp);/g, (name) => names[name]!);
 }

@@ -149,6 +149,83 @@ test("a conversation of Open WebUI with branches, thoughts, images and settings"
   assert.deepEqual(read.missing, ["map.png"]);
 });
 
+/** Open WebUI writes values as JSON, and escapes it for HTML. */
+function escaped(value: unknown): string {
+  return JSON.stringify(value).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/"/g, "&quot;");
+}
+
+/** An element of a call; `inside` is its result in newer versions. */
+function called(name: string, given: unknown, result: string, inside = ""): string {
+  const values = `id="call_${name}" name="${name}" arguments="${escaped(given)}"`;
+  return `<details type="tool_calls" done="true" ${values}${result}>\n<summary>Tool Executed</summary>\n${inside}</details>\n`;
+}
+
+test("calls of tools of Open WebUI are calls with their results, before the answer", async () => {
+  const thought = '<details type="reasoning" done="true">\n<summary>Thought</summary>\n&gt; look\n</details>\n';
+  const content =
+    thought +
+    called("weather", '{"city": "<Cusco>"}', ` result="${escaped('{"sky": "sun"}')}" files="" embeds=""`) +
+    called("time", {}, "", `${escaped("noon & more")}\n`) +
+    "Now a sum." +
+    '<details type="code_interpreter" done="true" output="{&quot;stdout&quot;: &quot;2&quot;}">\n<summary>Analyzed</summary>\n' +
+    "```python\nprint(1 + 1)\n```\n</details>\n" +
+    "It is sunny, and 2.";
+  const messages = {
+    u: { id: "u", parentId: null, role: "user", content: "Weather?" },
+    a: { id: "a", parentId: "u", role: "assistant", content, model: "qwen3:4b" },
+    b: { id: "b", parentId: "a", role: "user", content: "Thanks." },
+    c: { id: "c", parentId: "b", role: "assistant", content: called("open", {}, "").replace("true", "false") },
+  };
+  const [only] = (await readConversations(fileOf([openWebUi(messages, "c")]))).conversations as [Conversation];
+  const [, first, sky, noon, second, sum, answer, thanks, last, lost] = path(only);
+  assert.deepEqual(spoken(only), [
+    ["user", "Weather?"],
+    ["assistant", ""],
+    ["tool", '{"sky": "sun"}'],
+    ["tool", "noon & more"],
+    ["assistant", "Now a sum."],
+    ["tool", '{\n  "stdout": "2"\n}'],
+    ["assistant", "It is sunny, and 2."],
+    ["user", "Thanks."],
+    ["assistant", ""],
+    ["tool", "[The result of this call is not in the export.]"],
+  ]);
+  assert.equal(first!.thinking, "look");
+  assert.deepEqual(first!.calls, [
+    { id: "call_weather", function: { name: "weather", arguments: { city: "<Cusco>" } } },
+    { id: "call_time", function: { name: "time", arguments: {} } },
+  ]);
+  assert.deepEqual(
+    [sky!.toolName, noon!.toolName, sum!.toolName, lost!.toolName],
+    ["weather", "time", "code_interpreter", "open"],
+  );
+  assert.deepEqual(second!.calls, [{ function: { name: "code_interpreter", arguments: { code: "print(1 + 1)" } } }]);
+  assert.deepEqual([answer!.id, thanks!.parent, answer!.calls, answer!.model], ["ma", "ma", undefined, "qwen3:4b"]);
+  assert.equal(last!.calls!.length, 1);
+});
+
+test("an answer of Open WebUI whose calls are in a list of its own", async () => {
+  const output = [
+    { type: "reasoning", summary: [{ type: "summary_text", text: "look" }] },
+    { type: "function_call", call_id: "c1", name: "weather", arguments: '{"city": "Cusco"}' },
+    { type: "function_call_output", call_id: "c1", output: [{ type: "input_text", text: "sun" }] },
+    { type: "message", content: [{ type: "output_text", text: "It is sunny." }] },
+  ];
+  const messages = {
+    u: { id: "u", parentId: null, role: "user", content: "Weather?" },
+    a: { id: "a", parentId: "u", role: "assistant", content: "It is sunny.", output },
+  };
+  const [only] = (await readConversations(fileOf([openWebUi(messages, "a")]))).conversations as [Conversation];
+  const turns = [
+    ["user", "Weather?"],
+    ["assistant", ""],
+    ["tool", "sun"],
+    ["assistant", "It is sunny."],
+  ];
+  assert.deepEqual(spoken(only), turns);
+  assert.deepEqual(path(only)[1]!.calls, [{ id: "c1", function: { name: "weather", arguments: { city: "Cusco" } } }]);
+});
+
 test("one chat of Open WebUI in a file of its own", async () => {
   const messages = { u: { id: "u", parentId: null, role: "user", content: [{ type: "text", text: "hi" }] } };
   const { chat } = openWebUi(messages, "u") as { chat: object };
