@@ -44,8 +44,8 @@ _IN_LAYER: Mapping[str, str] = {
     "attn_q": "self_attn.q_proj attention.q_proj attn.q_proj mixer.q_proj attn.attention.q_proj attention.wq",
     "attn_q_norm": "self_attn.q_norm self_attn.q_layernorm self_attn.query_layernorm "
     "attention.query_layernorm",
-    "attn_qkv": "self_attn.qkv_proj attention.query_key_value self_attention.query_key_value attn.Wqkv "
-    "mixer.qkv_proj attn.c_attn",
+    "attn_qkv": "attn.c_attn self_attn.qkv_proj attention.query_key_value self_attention.query_key_value "
+    "attn.Wqkv mixer.qkv_proj",
     "attn_sinks": "self_attn.sinks self_attn.attention_sink_bias",
     "attn_v": "self_attn.v_proj attention.v_proj attn.v_proj mixer.v_proj attn.attention.v_proj attention.wv",
     "exp_probs_b": "mlp.gate.e_score_correction_bias mlp.expert_bias "
@@ -132,7 +132,8 @@ def derived_family(
 def _model(architecture: str, metadata: Callable[[Config], Metadata], config: Config) -> Any:
     """Return the native model with its weights declared, for metadata without a file."""
     entries: dict[str, Any] = {f"{architecture}.{key}": value for key, value in metadata(config).items()}
-    shape = config.get("vocab_size", int), config.get("hidden_size", int)
+    hidden = entries[f"{architecture}.embedding_length"]
+    shape = config.get("vocab_size", int), hidden
     table = TensorInfo("token_embd.weight", shape, QuantType.F32, config.path, 0, 0, np.empty(0, np.uint8))
     file = GGUFFile(config.path, {"general.architecture": architecture, **entries}, {table.name: table})
     return model_class(architecture)(file)

@@ -25,6 +25,7 @@ __all__ = [
     "biases",
     "embeddings",
     "feed_forward",
+    "heads_apart",
     "in_layer",
     "in_layers",
     "norm",
@@ -206,6 +207,15 @@ def rotation(num_heads: int) -> Arrange:
 
     def arrange(values: NDArray[Any]) -> NDArray[Any]:
         return values.reshape(num_heads, 2, -1, *values.shape[1:]).swapaxes(1, 2)
+
+    return arrange
+
+
+def heads_apart(num_heads: int) -> Arrange:
+    """Return the arrangement of rows that alternate: query, key and value of head 0, of head 1, and so on."""
+
+    def arrange(values: NDArray[Any]) -> NDArray[Any]:
+        return values.reshape(num_heads, 3, -1, *values.shape[1:]).swapaxes(0, 1)
 
     return arrange
 

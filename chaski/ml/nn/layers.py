@@ -89,11 +89,14 @@ class RMSNorm(Module):
 
 
 class LayerNorm(Module):
-    """Normalization to mean 0 and variance 1 over the last dimension. Some models have no `bias`."""
+    """Normalization to mean 0 and variance 1 over the last dimension.
 
-    def __init__(self, size: int, eps: float, bias: bool = True) -> None:
-        self.weight = Weight((size,))
-        self.bias = Weight((size,), optional=not bias)
+    bias: False for models that may have none. optional: a file may lack the whole norm.
+    """
+
+    def __init__(self, size: int, eps: float, bias: bool = True, optional: bool = False) -> None:
+        self.weight = Weight((size,), optional)
+        self.bias = Weight((size,), optional=optional or not bias)
         self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:

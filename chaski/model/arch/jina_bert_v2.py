@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
-
 from chaski.formats.gguf import GGUFFile
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import FusedGLU, LayerNorm
+from chaski.model.alibi import alibi, alibi_slopes
 from chaski.model.arch import bert
 from chaski.model.architecture import GELU, Architecture
 from chaski.model.config import DecoderConfig
@@ -74,12 +72,4 @@ class Model(bert.TextEncoder):
         return Layer(c, attn, ffn, f"blk.{index}.attn_norm_2.weight" in names)
 
     def bias(self, inputs: Inputs) -> ops.DistanceBias:
-        distances = np.abs(np.arange(1 - self.context, self.context, dtype=np.float32))
-        return ops.DistanceBias(-self._slopes[:, None] * distances, inputs.positions)
-
-
-def alibi_slopes(num_heads: int, largest: float) -> npt.NDArray[np.float32]:
-    """Return each head's slope: powers of one base, and values in between if `num_heads` is no power of 2."""
-    plain = 1 << (num_heads.bit_length() - 1)
-    powers = [*range(1, plain + 1), *np.arange(0.5, num_heads - plain, 1.0).tolist()]
-    return np.power(2.0, -largest / plain * np.array(powers)).astype(np.float32)
+        return alibi(self._slopes, self.context, inputs.positions)
