@@ -10,10 +10,21 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from msgspec import Struct
+
 from chaski.ml.graph import DType, Tensor, Weight
 from chaski.ml.products import expert_linear
 
-__all__ = ["Gating", "combine", "dispatch", "expert_linear", "group_by_expert", "router", "scale_experts"]
+__all__ = [
+    "Gating",
+    "Groups",
+    "combine",
+    "dispatch",
+    "expert_linear",
+    "group_by_expert",
+    "router",
+    "scale_experts",
+]
 
 
 class Gating(IntEnum):
@@ -25,6 +36,23 @@ class Gating(IntEnum):
     """Softmax over the logits of the chosen experts only."""
 
 
+class Groups(Struct, frozen=True):
+    """Limits a token's choice to the experts of its best groups (DeepSeek V2 and V3).
+
+    Expert e of `experts` belongs to group e · count // experts. The rank of a group is the sum of its `best`
+    highest ranks of experts, in descending order. The token chooses among the experts of the `used` groups
+    with the highest rank; of equal ones, the group with the lower number comes first.
+    """
+
+    count: int = 1
+    used: int = 1
+    best: int = 2
+
+
+ONE_GROUP = Groups()
+"""No limit."""
+
+
 def router(
     logits: Tensor,
     count: int,
@@ -33,16 +61,27 @@ def router(
     normalized: bool = False,
     scale: float = 1.0,
     bias: Weight | None = None,
+    groups: Groups = ONE_GROUP,
 ) -> Tensor:
     """Choose `count` experts for each token by logits (n, experts) -> (n, 2, count): [numbers, weights].
 
-    The experts with the highest score plus `bias` (experts,) are chosen, best first; of equal ones, the lower
-    number comes first. Weights are scores without the bias, divided by their sum if `normalized`, times
-    `scale`.
+    An expert's rank is its score plus `bias` (experts,). The experts with the highest rank are chosen, best
+    first; of equal ones, the lower number comes first. `groups` limits the choice. Weights are scores without
+    the bias, divided by their sum if `normalized`, times `scale`.
     """
     experts = logits.shape[1]
     if not isinstance(experts, int) or not 0 < count <= experts:
         raise ValueError(f"router: {count} of {experts} experts cannot be chosen")
+    if groups.count > 1:
+        size = experts // groups.count
+        if (
+            experts % groups.count
+            or not 0 < groups.best <= size
+            or not count <= groups.used * size <= experts
+        ):
+            raise ValueError(
+                f"router: {groups.used} of {groups.count} groups of {experts} experts cannot be used"
+            )
     operands = (logits,) if bias is None else (logits, bias)
     return logits.graph.record(
         "router",
@@ -52,6 +91,9 @@ def router(
         gating=gating,
         normalized=normalized,
         scale=scale,
+        groups=groups.count,
+        used_groups=groups.used,
+        best_of_group=groups.best,
     )
 
 

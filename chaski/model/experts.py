@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from chaski.errors import UnsupportedError
+from collections.abc import Callable
+
+from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import RouterConfig
+from chaski.ml import ops
+from chaski.ml.graph import Tensor
+from chaski.ml.moe_ops import Gating, Groups
+from chaski.ml.nn import MoE, MoEWithSharedExpert, RouterConfig, SharedExpert, SwiGLU
+from chaski.model.config import DecoderConfig
 
-__all__ = ["read_router"]
+__all__ = ["dense_layers", "experts", "read_router"]
 
 
-def read_router(file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: bool = False) -> RouterConfig:
+def read_router(
+    file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: bool = False, best_of_group: int = 2
+) -> RouterConfig:
     """Return the number of experts, and the routing: the metadata's, else the architecture's.
 
     0 means that the metadata does not declare a routing, as in llama.cpp.
+    Raises ModelError for groups that do not divide the experts, UnsupportedError for an unknown routing.
     """
     arch = file.architecture
     number = (file.get(f"{arch}.expert_gating_func", int, 0) or int(gating) + 1) - 1
@@ -26,4 +34,42 @@ def read_router(file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: b
         normalized=file.get(f"{arch}.expert_weights_norm", bool, normalized),
         scale=file.get(f"{arch}.expert_weights_scale", float, 0.0) or 1.0,
         has_bias=has_bias,
+        groups=_groups(file, best_of_group),
     )
+
+
+def _groups(file: GGUFFile, best: int) -> Groups:
+    arch = file.architecture
+    count = file.get(f"{arch}.expert_group_count", int, 0) or 1
+    used = file.get(f"{arch}.expert_group_used_count", int, 0) or count
+    experts, chosen = (file.get(f"{arch}.expert_{name}", int) for name in ("count", "used_count"))
+    if count == used or count == 1:
+        return Groups()
+    size = experts // count if count > 0 else 0
+    if not 0 < used < count or size * count != experts or size < best or chosen > used * size:
+        raise ModelError(
+            f"{file.path}: {arch}.expert_group_count is {count} and expert_group_used_count {used}; groups must "
+            f"divide {experts} experts into equal parts, from which {chosen} experts can be chosen"
+        )
+    return Groups(count, used, best)
+
+
+def experts(
+    file: GGUFFile,
+    config: DecoderConfig,
+    router: RouterConfig,
+    activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu,
+) -> MoE | MoEWithSharedExpert:
+    """Return the experts of a layer, with the shared ones if the file has some."""
+    arch, size = file.architecture, config.hidden_size
+    hidden = file.get(f"{arch}.expert_feed_forward_length", int, 0) or config.ffn_size
+    count = file.get(f"{arch}.expert_shared_count", int, 0)
+    shared = file.get(f"{arch}.expert_shared_feed_forward_length", int, 0) or count * hidden
+    chosen = MoE(size, hidden, router, activation)
+    return MoEWithSharedExpert(chosen, SharedExpert(size, shared)) if shared else chosen
+
+
+def dense_layers(file: GGUFFile, config: DecoderConfig) -> list[SwiGLU]:
+    """Return the feed-forward blocks of the leading layers, which have no experts."""
+    count = file.get(f"{file.architecture}.leading_dense_block_count", int, 0)
+    return [SwiGLU(config.hidden_size, size) for size in config.ffn_sizes[:count]]

@@ -26,7 +26,8 @@ _READ = """
     rope.scaling.attn_factor rope.scaling.factor rope.scaling.original_context_length rope.scaling.type
     rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow rope.scaling.yarn_ext_factor
     rope.scaling.yarn_log_multiplier
-    expert_count expert_feed_forward_length expert_gating_func expert_shared_feed_forward_length
+    expert_count expert_feed_forward_length expert_gating_func expert_group_count expert_group_used_count
+    expert_shared_feed_forward_length
     expert_used_count expert_weights_norm expert_weights_scale
 """
 READ = frozenset(_READ.split())
@@ -64,9 +65,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "embedding_length_out": (0,),
     "embedding_length_per_layer_input": (0,),
     "embedding_scale": (0.0, 1.0),
-    "expert_group_count": (0, 1),
     "expert_group_scale": (0.0, 1.0),
-    "expert_group_used_count": (0, 1),
     "experts_per_group": (0, 1),
     "final_logit_softcapping": (0.0,),
     "full_attention_interval": (0, 1),

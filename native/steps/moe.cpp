@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 namespace chaski {
@@ -24,6 +25,7 @@ void RouterStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::by
         for (std::int64_t e = 0; e < router_.experts; ++e) {
             ranks[e] = router_.bias == nullptr ? scores[e] : scores[e] + router_.bias[e];
         }
+        if (router_.groups > 1) limit(ranks, ranks + router_.experts);
         choose(ranks, experts);
         set_weights(scores, experts, experts + router_.count);
     }
@@ -37,6 +39,23 @@ void RouterStep::score(const float* logits, float* scores) const {
             return ops_.sigmoid(logits, router_.experts, scores);
         case Gating::kChosenSoftmax:
             std::copy(logits, logits + router_.experts, scores);
+    }
+}
+
+void RouterStep::limit(float* ranks, float* room) const {
+    const std::int64_t size = router_.experts / router_.groups;
+    float *best = room + router_.groups, *best_end = best + router_.best_of_group;
+    for (std::int64_t g = 0; g < router_.groups; ++g) {
+        const float* group = ranks + g * size;
+        std::partial_sort_copy(group, group + size, best, best_end, std::greater<>());
+        room[g] = 0.0f;
+        for (const float* rank = best; rank < best_end; ++rank) room[g] += *rank;
+    }
+    for (std::int64_t unused = router_.used_groups; unused < router_.groups; ++unused) {
+        std::int64_t worst = 0;  // the last of equals
+        for (std::int64_t g = 0; g < router_.groups; ++g) worst = room[g] <= room[worst] ? g : worst;
+        room[worst] = std::numeric_limits<float>::infinity();
+        std::fill_n(ranks + worst * size, size, -std::numeric_limits<float>::infinity());
     }
 }
 

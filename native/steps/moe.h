@@ -21,6 +21,12 @@ struct RouterConfig {
     bool normalized;
     float scale;
     const float* bias;  // [experts], added only to choose experts; or null
+    // The experts are divided into groups of the same size, by number. The rank of a group is the sum of its
+    // `best_of_group` highest ranks of experts, in descending order. Only experts of the `used_groups` groups
+    // with the highest rank are chosen; among equals, those with the lower index. 1 group: all.
+    std::int64_t groups;
+    std::int64_t used_groups;
+    std::int64_t best_of_group;
 };
 
 // [token][2][count]: the chosen experts, best first and the lower index first among equals, and their
@@ -30,9 +36,14 @@ class RouterStep final : public RowStep {
     RouterStep(const Ops& ops, int dim, const RouterConfig& router, const float* logits, float* routes)
         : RowStep(dim), ops_(ops), router_(router), logits_(logits), routes_(routes) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
-    std::size_t scratch_bytes() const override { return 2 * router_.experts * sizeof(float); }
+    std::size_t scratch_bytes() const override {
+        return (2 * router_.experts + router_.groups + router_.best_of_group) * sizeof(float);
+    }
 
    private:
+    // Gives the experts of unused groups the lowest rank; `room` is for a number of each group and each of
+    // the best of one.
+    void limit(float* ranks, float* room) const;
     void score(const float* logits, float* scores) const;
     void choose(float* ranks, float* experts) const;
     void set_weights(const float* scores, const float* experts, float* weights) const;

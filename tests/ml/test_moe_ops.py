@@ -14,14 +14,24 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import Dim, DType, Graph, Weight
-from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router, scale_experts
+from chaski.ml.moe_ops import (
+    ONE_GROUP,
+    Gating,
+    Groups,
+    combine,
+    dispatch,
+    expert_linear,
+    group_by_expert,
+    router,
+    scale_experts,
+)
 from tests.backends import FORMS
 from tests.native.matmul_rule import random_weights
 from tests.rewriting import bytes_as
 
 F32 = npt.NDArray[np.float32]
 
-IDS, EXPERTS, SIZE, HIDDEN = 50, 7, 64, 40
+IDS, EXPERTS, SIZE, HIDDEN = 50, 21, 64, 40
 PLACES = [("reference", "auto"), *FORMS]
 
 
@@ -36,6 +46,7 @@ class Mixture:
         count: int = 3,
         type: QuantType = QuantType.F32,
         *,
+        groups: Groups = ONE_GROUP,
         normalized: bool = False,
         weighs_inputs: bool = False,
         shows_rows: bool = False,
@@ -51,6 +62,7 @@ class Mixture:
             normalized=normalized,
             scale=1.5,
             bias=w["rank"] if gating is Gating.SIGMOID else None,
+            groups=groups,
         )
         if normalized:
             routes = scale_experts(routes, w["rank"])
@@ -100,6 +112,33 @@ def test_kernels_follow_the_definition(
     np.testing.assert_array_equal(found[0][:, :3], wanted[0][:, :3])
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
     np.testing.assert_allclose(found[1], wanted[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("gating", Gating)
+@pytest.mark.parametrize("groups", [Groups(7, 3), Groups(3, 2, best=1), Groups(3, 1, best=5)], ids=str)
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_experts_are_chosen_from_the_best_groups(
+    tmp_path: Path, place: tuple[str, str], gating: Gating, groups: Groups
+) -> None:
+    """Many ranks are equal, of experts and of groups; the lower number comes first."""
+    random = np.random.default_rng(4)
+    logits = np.round(random.standard_normal((IDS, EXPERTS)) * 2).astype(np.float32)
+    bias = random.standard_normal(EXPERTS).astype(np.float32)
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    scores = {
+        Gating.SOFTMAX: powers / powers.sum(axis=1, keepdims=True),
+        Gating.SIGMOID: 1 / (1 + np.exp(-logits)) + bias,
+        Gating.CHOSEN_SOFTMAX: logits,
+    }[gating]
+    ids = np.arange(IDS)
+    routes, _ = Mixture(tmp_path, place, gating, groups=groups).run(ids)
+    size = EXPERTS // groups.count
+    for ranks, chosen in zip(scores, routes[:, :3].astype(int), strict=True):
+        of_groups = [sorted(ranks[g * size : (g + 1) * size])[::-1] for g in range(groups.count)]
+        sums = [sum(ranks[: groups.best]) for ranks in of_groups]
+        used = sorted(range(groups.count), key=lambda g: (-sums[g], g))[: groups.used]
+        allowed = [expert for expert in range(EXPERTS) if expert // size in used]
+        assert chosen.tolist() == sorted(allowed, key=lambda expert: (-ranks[expert], expert))[:3]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)

@@ -8,7 +8,16 @@ from msgspec import Struct
 
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
-from chaski.ml.moe_ops import Gating, combine, dispatch, expert_linear, group_by_expert, router
+from chaski.ml.moe_ops import (
+    ONE_GROUP,
+    Gating,
+    Groups,
+    combine,
+    dispatch,
+    expert_linear,
+    group_by_expert,
+    router,
+)
 from chaski.ml.nn.layers import Linear
 from chaski.ml.nn.module import Joined, Module
 
@@ -18,8 +27,10 @@ __all__ = ["ExpertLinear", "GatedSharedExpert", "MoE", "MoEWithSharedExpert", "R
 class RouterConfig(Struct, frozen=True):
     """Configuration of the choice of a token's experts; see `router`.
 
-    has_bias       the file has a bias that affects only the choice (`exp_probs_b`)
+    has_bias       the file must have a bias that affects only the choice (`exp_probs_b`), and may have one
+                   otherwise
     weighs_inputs  weights multiply an expert's input instead of its output (Llama 4)
+    groups         limits the choice
     """
 
     num_experts: int
@@ -29,6 +40,7 @@ class RouterConfig(Struct, frozen=True):
     scale: float = 1.0
     has_bias: bool = False
     weighs_inputs: bool = False
+    groups: Groups = ONE_GROUP
 
 
 class _Bias(Module):
@@ -90,7 +102,8 @@ class MoE(Module):
             config.gating,
             normalized=config.normalized,
             scale=config.scale,
-            bias=self.exp_probs_b.bias if config.has_bias else None,
+            bias=self.exp_probs_b.bias if self.exp_probs_b.bias.is_present else None,
+            groups=config.groups,
         )
 
 

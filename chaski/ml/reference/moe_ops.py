@@ -14,7 +14,16 @@ I32 = npt.NDArray[np.int32]
 
 
 def router(
-    logits: F32, bias: F32 | None = None, *, count: int, gating: Gating, normalized: bool, scale: float
+    logits: F32,
+    bias: F32 | None = None,
+    *,
+    count: int,
+    gating: Gating,
+    normalized: bool,
+    scale: float,
+    groups: int,
+    used_groups: int,
+    best_of_group: int,
 ) -> F32:
     scores = logits
     if gating is Gating.SOFTMAX:
@@ -22,6 +31,8 @@ def router(
     elif gating is Gating.SIGMOID:
         scores = (1 / (1 + np.exp(-logits))).astype(np.float32)
     ranks = scores if bias is None else scores + bias
+    if groups > 1:
+        ranks = _limited(ranks, groups, used_groups, best_of_group)
     chosen = np.argsort(-ranks, axis=1, kind="stable")[:, :count]
     weights = np.take_along_axis(scores, chosen, axis=1)
     if gating is Gating.CHOSEN_SOFTMAX:
@@ -63,6 +74,16 @@ def combine(x: F32, groups: I32, routes: F32 | None = None) -> F32:
         of_pairs = of_pairs * routes[:, 1, :, None]
     y: F32 = of_pairs.sum(axis=1)
     return y
+
+
+def _limited(ranks: F32, groups: int, used: int, best: int) -> F32:
+    """Return the ranks, with minus infinity for the experts of unused groups."""
+    of_groups = ranks.reshape(len(ranks), groups, -1)
+    highest = -np.sort(-of_groups, axis=2)[..., :best]
+    chosen = np.argsort(-highest.sum(axis=2), axis=1, kind="stable")[:, :used]
+    limited = np.full_like(of_groups, -np.inf)
+    np.put_along_axis(limited, chosen[..., None], np.take_along_axis(of_groups, chosen[..., None], 1), 1)
+    return limited.reshape(ranks.shape)
 
 
 def _softmax(x: F32) -> F32:

@@ -13,11 +13,23 @@ namespace chaski {
 namespace {
 
 void add_router(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count, int gating,
-                bool normalized, float scale, const Weights* weights, Optional bias, std::size_t x,
+                bool normalized, float scale, std::int64_t groups, std::int64_t used_groups,
+                std::int64_t best_of_group, const Weights* weights, Optional bias, std::size_t x,
                 std::size_t y) {
     require(0 < count && count <= experts && 0 <= gating && gating <= 2, "router: bad count or gating");
-    RouterConfig router{experts,    count, static_cast<Gating>(gating),
-                        normalized, scale, plan.optional_vector(weights, bias, experts)};
+    require(groups == 1 || (0 < groups && experts % groups == 0 && 0 < best_of_group &&
+                            best_of_group <= experts / groups && 0 < used_groups && used_groups <= groups &&
+                            count <= used_groups * (experts / groups)),
+            "router: bad groups");
+    RouterConfig router{experts,
+                        count,
+                        static_cast<Gating>(gating),
+                        normalized,
+                        scale,
+                        plan.optional_vector(weights, bias, experts),
+                        groups,
+                        used_groups,
+                        best_of_group};
     plan.add(std::make_unique<RouterStep>(plan.ops(), dim, router, plan.floats(x, dim, experts),
                                           plan.floats(y, dim, 2 * count)));
 }
@@ -81,7 +93,7 @@ void add_combine(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t wi
 
 void bind_moe(nb::class_<PlanBuilder>& plan) {
     plan.def("router", &add_router, "dim"_a, "experts"_a, "count"_a, "gating"_a, "normalized"_a, "scale"_a,
-             "weights"_a.none(), "bias"_a, "x"_a, "y"_a)
+             "groups"_a, "used_groups"_a, "best_of_group"_a, "weights"_a.none(), "bias"_a, "x"_a, "y"_a)
         .def("scale_experts", &add_scale_experts, "dim"_a, "experts"_a, "count"_a, "weights"_a.none(),
              "scales"_a, "x"_a, "y"_a)
         .def("group_by_expert", &add_group_by_expert, "dim"_a, "experts"_a, "count"_a, "routes"_a, "y"_a)

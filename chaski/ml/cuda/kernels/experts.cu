@@ -15,6 +15,9 @@ struct Router {
     int64_t gating;
     int64_t normalized;
     float scale;
+    int64_t groups;
+    int64_t used_groups;
+    int64_t best_of_group;
     const float* bias;
     float* y;
 };
@@ -52,12 +55,49 @@ CHASKI_INLINE Choice best_of_lanes(Choice own) {
     return own;
 }
 
-// There is a group of 16 lanes for each token, with `2 experts + count` floats of shared memory.
+// The best of the experts [begin, end) that comes after `previous`; all lanes get it.
+CHASKI_INLINE Choice best_after(const Choice& previous, const float* ranks, int64_t begin, int64_t end) {
+    Choice best{-infinity(), 0.0f, static_cast<int32_t>(end)};
+    for (int64_t e = lane(); e < end; e += kLanes) {
+        const Choice own{ranks[e], 0.0f, static_cast<int32_t>(e)};
+        if (e >= begin && own.is_behind(previous) && best.is_behind(own)) best = own;
+    }
+    return best_of_lanes(best);
+}
+
+// Gives the experts of unused groups the lowest rank; `room` has a float for each group.
+CHASKI_INLINE void limit(const Router& a, float* ranks, float* room) {
+    const int64_t size = a.experts / a.groups;
+    for (int64_t g = 0; g < a.groups; ++g) {
+        Choice each{infinity(), 0.0f, -1};
+        float rank = 0.0f;
+        for (int64_t j = 0; j < a.best_of_group; ++j) {
+            each = best_after(each, ranks, g * size, (g + 1) * size);
+            rank += each.rank;
+        }
+        if (g % kLanes == lane()) room[g] = -rank;
+    }
+    for (int64_t unused = a.used_groups; unused < a.groups; ++unused) {
+        Choice worst{-infinity(), 0.0f, 1};  // by minus its number: the last of equals
+        for (int64_t g = lane(); g < a.groups; g += kLanes) {
+            const Choice own{room[g], 0.0f, static_cast<int32_t>(-g)};
+            if (worst.is_behind(own)) worst = own;
+        }
+        worst = best_of_lanes(worst);
+        const int64_t group = worst.expert > 0 ? 0 : -worst.expert;  // all ranks are NaN
+        if (group % kLanes == lane()) room[group] = -infinity();
+        for (int64_t e = lane(); e < (group + 1) * size; e += kLanes) {
+            if (e >= group * size) ranks[e] = -infinity();
+        }
+    }
+}
+
+// There is a group of 16 lanes for each token, with `2 experts + count + groups` floats of shared memory.
 CHASKI_KERNEL(router, Router) {
     const int64_t token = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
     if (token >= *a.n) return;
     const auto gating = static_cast<Gating>(a.gating);
-    float* scores = reinterpret_cast<float*>(device::shared()) + group() * (2 * a.experts + a.count);
+    float* scores = reinterpret_cast<float*>(device::shared()) + group() * (2 * a.experts + a.count + a.groups);
     float *ranks = scores + a.experts, *weights = ranks + a.experts;
     for (int64_t e = lane(); e < a.experts; e += kLanes) {
         const float logit = a.x[token * a.experts + e];
@@ -67,6 +107,7 @@ CHASKI_KERNEL(router, Router) {
     for (int64_t e = lane(); e < a.experts; e += kLanes) {
         ranks[e] = a.bias == nullptr ? scores[e] : scores[e] + a.bias[e];
     }
+    if (a.groups > 1) limit(a, ranks, weights + a.count);
     float* y = a.y + token * 2 * a.count;
     for (int64_t j = 0; j < a.count; ++j) {
         Choice best{-infinity(), 0.0f, static_cast<int32_t>(a.experts)};

@@ -14,17 +14,18 @@ _PROGRAM = Program("experts")
 
 def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
     experts, dim, given = width(logits), lowering.dim(node), node.attributes
-    count = int(given["count"])
+    count, groups = int(given["count"]), int(given["groups"])
 
     def choose(sizes: Sizes) -> Kernel:
         tokens = 2 if sizes[dim] <= 2 else 4  # per thread block, which consists of whole warps
-        shared = 4 * tokens * (2 * experts + count)
+        shared = 4 * tokens * (2 * experts + count + groups)
         return Kernel(_PROGRAM, "router", (-(-sizes[dim] // tokens), 1, 1), _LANES * tokens, shared)
 
     lowering.step(
         choose,
         *(logits, lowering.count(node), experts, count, int(given["gating"]), int(given["normalized"])),
-        *(float(given["scale"]), vector_of(bias), lowering.new(node)),
+        *(float(given["scale"]), groups, int(given["used_groups"]), int(given["best_of_group"])),
+        *(vector_of(bias), lowering.new(node)),
     )
 
 
