@@ -78,10 +78,10 @@ class Embedding(Module):
 
 
 class RMSNorm(Module):
-    """Root-mean-square normalization over the last dimension."""
+    """Root-mean-square normalization over the last dimension. `optional` allows the weight to be absent."""
 
-    def __init__(self, size: int, eps: float) -> None:
-        self.weight = Weight((size,))
+    def __init__(self, size: int, eps: float, optional: bool = False) -> None:
+        self.weight = Weight((size,), optional)
         self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
