@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerKind, RecurrentLayer, previous_row
 from chaski.ml import ops
@@ -19,7 +22,7 @@ from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm
 from chaski.model.config import DecoderConfig
 
-__all__ = ["NextnTensors", "before", "nextn_kinds"]
+__all__ = ["NextnTensors", "before", "nextn_blocks", "nextn_kinds", "trunk_config"]
 
 
 class NextnTensors(Module):
@@ -68,6 +71,25 @@ class NextnTensors(Module):
         """Return the block's separate output layer, or None."""
         own: Linear | None = getattr(self, "shared_head_head", None)
         return own
+
+
+def trunk_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
+    """Return the configuration with only the layers before the blocks for multi-token prediction.
+
+    Raises ModelError if no layer is left.
+    """
+    extra = file.get(f"{file.architecture}.nextn_predict_layers", int, 0)
+    if not 0 <= extra < config.num_layers:
+        raise ModelError(
+            f"{file.path}: {extra} of {config.num_layers} blocks are for multi-token prediction, so no layer is left"
+        )
+    return replace(config, num_layers=config.num_layers - extra)
+
+
+def nextn_blocks(file: GGUFFile, config: DecoderConfig) -> tuple[str, ...]:
+    """Return the prefixes of the tensors of the blocks after the layers of `config`."""
+    blocks = range(config.num_layers, file.get(f"{file.architecture}.block_count", int))
+    return tuple(f"blk.{index}." for index in blocks)
 
 
 def nextn_kinds(shape: KVShape, hidden_size: int) -> Sequence[LayerKind]:

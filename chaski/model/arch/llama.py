@@ -97,13 +97,17 @@ class Model(Decoder):
     vision: MultimodalProcessor | None = None
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        config = DecoderConfig.read(file)
+        config = self.read_config(file)
         super().__init__(config)
         self.blk = [self.layer(file) for _ in range(config.num_layers)]
         self.rope_freqs = RopeFactors(config.rope.dims)
         self.vision = read_vision(file, projector, config.hidden_size, self.projectors)
 
-    def layer(self, file: GGUFFile) -> Layer:
+    def read_config(self, file: GGUFFile) -> DecoderConfig:
+        return DecoderConfig.read(file)
+
+    def layer(self, file: GGUFFile) -> Module:
+        """Return a layer, which takes the states, the rope, the cache, and the rows to keep as `outputs`."""
         return Layer(self.config, Attention(self.config), self.ffn(file))
 
     def ffn(self, file: GGUFFile) -> FeedForward:

@@ -1,0 +1,32 @@
+"""GLM 4.5 to 4.7 (Z.ai 2025)."""
+
+from __future__ import annotations
+
+from chaski.convert.config import Config
+from chaski.convert.derived import derived_family
+from chaski.convert.experts import expert_metadata, rotated
+from chaski.convert.metadata import Metadata, common_metadata
+from chaski.ml.moe_ops import Gating
+
+
+def metadata(config: Config) -> Metadata:
+    config.expect("hidden_act", "silu")
+    return (
+        common_metadata(config)
+        | expert_metadata(
+            config,
+            "expert_feed_forward_length",
+            "expert_shared_count",
+            "expert_weights_norm",
+            "expert_weights_scale",
+            "leading_dense_block_count",
+        )
+        | {
+            "expert_gating_func": Gating.SIGMOID + 1,
+            "rope.dimension_count": rotated(config, 0.5),
+        }
+    )
+
+
+FAMILY = derived_family("glm4moe", metadata)
+CHECKPOINTS = ("Glm4MoeForCausalLM",)

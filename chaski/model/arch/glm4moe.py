@@ -1,0 +1,79 @@
+"""GLM 4.5 to 4.7 (Z.ai 2025): leading dense layers, experts chosen with a bias, and a shared expert."""
+
+from __future__ import annotations
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import Rope, Tensor
+from chaski.ml.moe_ops import Gating
+from chaski.ml.nn import Module, RMSNorm, attention, output_rows
+from chaski.model.arch import llama
+from chaski.model.architecture import Architecture
+from chaski.model.config import DecoderConfig
+from chaski.model.experts import dense_layers, experts, read_router
+from chaski.model.nextn import nextn_blocks, trunk_config
+
+ARCHITECTURE = Architecture(
+    "glm4moe",
+    "GLM 4.5, 4.6 and 4.7",
+    tools=("glm-4.7",),
+    thinking=("glm-4.7",),
+    notes="Blocks for multi-token prediction are left out.",
+    reads=("leading_dense_block_count", "nextn_predict_layers"),
+)
+
+
+class Attention(llama.Attention):
+    """Attention with a norm of each head of queries and keys if the file has one."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__(config)
+        self.attn_q_norm = RMSNorm(config.head_size, config.eps, optional=True)
+        self.attn_k_norm = RMSNorm(config.head_size, config.eps, optional=True)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
+        c = self._config
+        q = self.attn_q(x).reshape(c.num_heads, c.head_size)
+        k = self.attn_k(x).reshape(c.num_kv_heads, c.head_size)
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        q = self.attn_q_norm(q) if self.attn_q_norm.weight.is_present else q
+        k = self.attn_k_norm(k) if self.attn_k_norm.weight.is_present else k
+        k, q = ops.rope(k, rope), ops.rope(q, rope)
+        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
+
+
+class Layer(Module):
+    def __init__(self, config: DecoderConfig, attn: Attention, ffn: llama.FeedForward) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn = attn
+        self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn = ffn
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), rope, cache), x)
+        x = x + h
+        return x + self.ffn(self.post_attention_norm(x))
+
+
+class Model(llama.Model):
+    """A model whose first layers are dense."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        super().__init__(file)
+        for layer, dense in zip(self.blk, dense_layers(file, self.config), strict=False):
+            layer.ffn = dense
+        self.unused = nextn_blocks(file, self.config)
+
+    def read_config(self, file: GGUFFile) -> DecoderConfig:
+        return trunk_config(file, super().read_config(file))
+
+    def layer(self, file: GGUFFile) -> Module:
+        return Layer(self.config, Attention(self.config), self.ffn(file))
+
+    def ffn(self, file: GGUFFile) -> llama.FeedForward:
+        router = read_router(file, Gating.SIGMOID, normalized=True, has_bias=True)
+        return experts(file, self.config, router)
+
+    def rope(self) -> Rope:
+        return self.config.rope.rope(neox=True)
