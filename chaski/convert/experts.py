@@ -14,8 +14,8 @@ __all__ = ["expert_metadata", "first", "rotated"]
 
 T = TypeVar("T", int, float, bool, str)
 
-_COUNT = ("num_local_experts", "num_experts", "n_routed_experts")
-_USED = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
+_COUNT = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_USED = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k")
 _SCORES = ("score_function", "scoring_func", "score_func", "moe_router_activation", "expert_selection_fn")
 _STATED: Mapping[str, tuple[str, type[int] | type[float] | type[bool]]] = {
     "expert_feed_forward_length": ("moe_intermediate_size", int),
@@ -59,6 +59,6 @@ def expert_metadata(config: Config, *more: str) -> Metadata:
 
 
 def rotated(config: Config, share: float = 1.0) -> int:
-    """Return how many elements of each head the rope rotates; `share` applies if the configuration has none."""
+    """Return how many elements of each head the rope rotates; `share` is the default of the configuration."""
     share = config.get("partial_rotary_factor", float, share)
     return int(head_size(config) * rope(config).get("partial_rotary_factor", float, share))

@@ -48,8 +48,8 @@ def _groups(file: GGUFFile, best: int) -> Groups:
     size = experts // count if count > 0 else 0
     if not 0 < used < count or size * count != experts or size < best or chosen > used * size:
         raise ModelError(
-            f"{file.path}: {arch}.expert_group_count is {count} and expert_group_used_count {used}; groups must "
-            f"divide {experts} experts into equal parts, from which {chosen} experts can be chosen"
+            f"{file.path}: {arch}.expert_group_count is {count} and expert_group_used_count {used}; groups "
+            f"must divide {experts} experts into equal parts, from which {chosen} experts can be chosen"
         )
     return Groups(count, used, best)
 
@@ -69,7 +69,13 @@ def experts(
     return MoEWithSharedExpert(chosen, SharedExpert(size, shared)) if shared else chosen
 
 
-def dense_layers(file: GGUFFile, config: DecoderConfig) -> list[SwiGLU]:
-    """Return the feed-forward blocks of the leading layers, which have no experts."""
-    count = file.get(f"{file.architecture}.leading_dense_block_count", int, 0)
-    return [SwiGLU(config.hidden_size, size) for size in config.ffn_sizes[:count]]
+def dense_layers(file: GGUFFile, config: DecoderConfig) -> dict[int, SwiGLU]:
+    """Return the feed-forward blocks of the layers without experts, by the number of the layer.
+
+    These are the leading layers, and all others but every `interleave_moe_layer_step`-th.
+    """
+    arch = file.architecture
+    leading = file.get(f"{arch}.leading_dense_block_count", int, 0)
+    step = file.get(f"{arch}.interleave_moe_layer_step", int, 0) or 1
+    layers = [index for index in range(config.num_layers) if index < leading or (index + 1) % step]
+    return {index: SwiGLU(config.hidden_size, config.ffn_sizes[index]) for index in layers}

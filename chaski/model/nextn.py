@@ -81,7 +81,8 @@ def trunk_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
     extra = file.get(f"{file.architecture}.nextn_predict_layers", int, 0)
     if not 0 <= extra < config.num_layers:
         raise ModelError(
-            f"{file.path}: {extra} of {config.num_layers} blocks are for multi-token prediction, so no layer is left"
+            f"{file.path}: {extra} of {config.num_layers} blocks are for multi-token prediction, so no layer "
+            "is left"
         )
     return replace(config, num_layers=config.num_layers - extra)
 

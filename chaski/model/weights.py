@@ -128,8 +128,14 @@ def _match(
 def _checked(info: TensorInfo, weight: Weight) -> TensorInfo:
     """Return the tensor in the shape of the weight."""
     wanted = weight.stored or weight.shape
-    if info.shape not in (wanted, weight.shape):
+    if info.shape != wanted and _without_ones(info.shape) != _without_ones(weight.shape):
         raise ModelError(
             f"{info.path}: tensor {info.name} has shape {info.shape}, but the metadata requires {wanted}"
         )
     return info if info.shape == weight.shape else replace(info, shape=weight.shape)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape without outer dimensions of 1, with which some converters write vectors."""
+    first = next((index for index, size in enumerate(shape) if size != 1), len(shape))
+    return shape[first:]

@@ -7,12 +7,11 @@ from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import Module, RMSNorm, attention, output_rows
-from chaski.model.arch import llama
+from chaski.ml.nn import Module, RMSNorm, RouterConfig, attention, output_rows
+from chaski.model.arch import deepseek, llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
-from chaski.model.experts import dense_layers, experts, read_router
-from chaski.model.nextn import nextn_blocks, trunk_config
+from chaski.model.experts import read_router
 
 ARCHITECTURE = Architecture(
     "glm4moe",
@@ -56,24 +55,12 @@ class Layer(Module):
         return x + self.ffn(self.post_attention_norm(x))
 
 
-class Model(llama.Model):
-    """A model whose first layers are dense."""
-
-    def __init__(self, file: GGUFFile) -> None:
-        super().__init__(file)
-        for layer, dense in zip(self.blk, dense_layers(file, self.config), strict=False):
-            layer.ffn = dense
-        self.unused = nextn_blocks(file, self.config)
-
-    def read_config(self, file: GGUFFile) -> DecoderConfig:
-        return trunk_config(file, super().read_config(file))
-
+class Model(deepseek.Model):
     def layer(self, file: GGUFFile) -> Module:
         return Layer(self.config, Attention(self.config), self.ffn(file))
 
-    def ffn(self, file: GGUFFile) -> llama.FeedForward:
-        router = read_router(file, Gating.SIGMOID, normalized=True, has_bias=True)
-        return experts(file, self.config, router)
+    def router(self, file: GGUFFile) -> RouterConfig:
+        return read_router(file, Gating.SIGMOID, normalized=True, has_bias=True)
 
     def rope(self) -> Rope:
         return self.config.rope.rope(neox=True)

@@ -1,4 +1,4 @@
-"""MiniMax M2 (MiniMax 2025): norms over all queries and all keys, a rope over a part of each head, experts."""
+"""MiniMax M2 (MiniMax 2025): norms over all queries and all keys, and experts chosen with a bias."""
 
 from __future__ import annotations
 

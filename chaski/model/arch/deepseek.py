@@ -1,0 +1,33 @@
+"""DeepSeek MoE (Dai et al. 2024): Llama with leading dense layers, many small experts and shared experts."""
+
+from __future__ import annotations
+
+from chaski.formats.gguf import GGUFFile
+from chaski.ml.moe_ops import Gating
+from chaski.ml.nn import RouterConfig
+from chaski.model.arch import llama
+from chaski.model.architecture import Architecture
+from chaski.model.config import DecoderConfig
+from chaski.model.experts import dense_layers, experts, read_router
+from chaski.model.nextn import nextn_blocks, trunk_config
+
+ARCHITECTURE = Architecture("deepseek", "DeepSeek MoE 16B", reads=("leading_dense_block_count",))
+
+
+class Model(llama.Model):
+    """A model with experts in most layers. It leaves out the blocks for multi-token prediction after them."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        super().__init__(file)
+        for index, dense in dense_layers(file, self.config).items():
+            self.blk[index].ffn = dense
+        self.unused = nextn_blocks(file, self.config)
+
+    def read_config(self, file: GGUFFile) -> DecoderConfig:
+        return trunk_config(file, super().read_config(file))
+
+    def ffn(self, file: GGUFFile) -> llama.FeedForward:
+        return experts(file, self.config, self.router(file))
+
+    def router(self, file: GGUFFile) -> RouterConfig:
+        return read_router(file, Gating.SOFTMAX, normalized=False)
