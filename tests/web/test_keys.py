@@ -16,8 +16,8 @@ from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
+from tests.web.accessible import axe, faults
 from tests.web.conftest import PHONE, Open, ask, choose_model, ended, picture
-from tests.web.test_accessibility import axe, faults
 
 __all__ = ["axe"]
 

@@ -20,8 +20,8 @@ from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
+from tests.web.accessible import axe, faults
 from tests.web.conftest import DESKTOP, PHONE, Open, ask, choose_model, ended, picture
-from tests.web.test_accessibility import axe, faults
 
 __all__ = ["axe"]
 

@@ -19,8 +19,8 @@ from tests.server.fake_worker import Script
 from tests.server.running import Running, running
 from tests.server.thinker import TEMPLATE
 from tests.tiny_llama import write_tiny_llama
+from tests.web.accessible import axe, faults
 from tests.web.conftest import PHONE, Open, ask, choose_model, ended, picture
-from tests.web.test_accessibility import axe, faults
 from tests.web.test_chat import PIXEL
 
 __all__ = ["axe"]

@@ -55,9 +55,9 @@ export function Tokens(props: { tokens: Token[]; onChoose?: (place: number, othe
               key={other.text + other.logprob}
               class={other.text === token.text ? "alternative taken" : "alternative"}
               disabled={!onChoose || other.text === token.text}
-              aria-label={`Continue with ${visible(other.text)}, ${percent(other.logprob)}`}
               onClick={() => onChoose!(place, other)}
             >
+              <span class="sr-only">Continue with </span>
               <code>{visible(other.text)}</code>
               <meter min={0} max={1} value={Math.exp(other.logprob)} aria-hidden="true" />
               {percent(other.logprob)}

@@ -19,7 +19,22 @@ const PAGES: Record<string, { title: string; load: () => Promise<ComponentType> 
 
 function Later({ load }: { load: () => Promise<ComponentType> }) {
   const [Page, setPage] = useState<ComponentType | null>(null);
-  useEffect(() => void load().then((page) => setPage(() => page)), []);
+  const [isLost, setLost] = useState(false);
+  useEffect(() => {
+    load().then(
+      (page) => setPage(() => page),
+      () => setLost(true),
+    );
+  }, []);
+  if (isLost)
+    return (
+      <p class="problem notice" role="alert">
+        This page cannot be loaded, because the server cannot be reached.{" "}
+        <button type="button" onClick={() => location.reload()}>
+          Load again
+        </button>
+      </p>
+    );
   return Page && <Page />;
 }
 
