@@ -52,9 +52,7 @@ def open_page(browser: Any) -> Iterator[Open]:
 
     def open_page(server: Running, path: str = "/", reaches: tuple[str, ...] = (), **options: Any) -> Any:
         context = browser.new_context(**{"viewport": DESKTOP, "locale": "en-GB", **options})
-        context.set_default_timeout(
-            int(os.environ.get("T", 30_000))
-        )  # both cores may be busy with other tests
+        context.set_default_timeout(30_000)  # both cores may be busy with other tests
         contexts.append(context)
 
         def see(request: Any) -> None:
