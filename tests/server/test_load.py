@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,8 +49,7 @@ def test_a_model_that_dies_takes_nobody_with_it(server: Running) -> None:
     options = {"num_predict": 1_000_000, "logit_bias": {str(end): -100}}
     endless = {"model": "guide", "prompt": "a", "raw": True, "options": options, "stream": False}
     waiting = ThreadPoolExecutor(1).submit(server.post, "/api/generate", endless)
-    wait_until(lambda: loaded.users)
-    time.sleep(1)  # until it is being answered
+    wait_until(lambda: any(each["sequences"] for each in server.get("/api/live").json["models"]))
     os.kill(loaded.worker.pid, signal.SIGKILL)
     reply = waiting.result(10)
     assert reply.status == 500

@@ -110,6 +110,39 @@ def picture(page: Any, name: str) -> None:
         image.quantize(128, dither=Image.Dither.NONE).save(Path(folder) / f"{name}.png", optimize=True)
 
 
+def saved(page: Any, count: int, leaf: str = "") -> None:
+    """Wait until the browser's database has this many messages, and a shown branch that ends with `leaf`."""
+    page.wait_for_function(
+        """([count, text]) => new Promise((resolve, reject) => {
+            const opening = indexedDB.open("chaski");
+            opening.onerror = () => reject(opening.error);
+            opening.onsuccess = () => {
+                const database = opening.result;
+                const reading = database.transaction(["conversations", "messages"]);
+                const heads = reading.objectStore("conversations").getAll();
+                const messages = reading.objectStore("messages").getAll();
+                reading.oncomplete = () => {
+                    database.close();
+                    const leaves = new Set(heads.result.map(({ leaf }) => leaf));
+                    const ends = messages.result.filter(({ id }) => leaves.has(id));
+                    const isEnd = ends.some(({ content }) => content.includes(text));
+                    resolve(messages.result.length === count && isEnd);
+                };
+            };
+        })""",
+        arg=[count, leaf],
+    )
+
+
+def until(page: Any, condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, for thirty seconds at most. The browser's events arrive meanwhile."""
+    for _ in range(600):
+        if condition():
+            return
+        page.wait_for_timeout(50)
+    assert condition()
+
+
 def answers(page: Any) -> Any:
     return page.locator("article.answered")
 

@@ -15,7 +15,7 @@ from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running, wait_until
-from tests.web.conftest import PHONE, Open, answers, ask, choose_model, ended, picture
+from tests.web.conftest import PHONE, Open, answers, ask, choose_model, ended, picture, saved
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def test_a_reload_in_the_middle_of_an_answer(
     ask(page, "count")
     page.locator("article.answered[aria-busy=true]").wait_for()
     page.wait_for_url("**/#/chat/*")
-    page.wait_for_timeout(200)
+    saved(page, 2)
     page.reload()
     page.locator("article.answered[aria-busy=true]").wait_for()
     picture(page, "reloaded")
@@ -147,7 +147,7 @@ def test_branches(fake: Running, script: Script, open_page: Open) -> None:
     page.get_by_text("second", exact=True).wait_for()
     page.locator(".answered").get_by_role("button", name="Earlier version").click()
     page.get_by_text("first", exact=True).wait_for()
-    page.wait_for_timeout(500)  # which branch is shown is saved a moment later
+    saved(page, 5, "first")  # which branch is shown is saved a moment later
     page.reload()
     page.get_by_text("first", exact=True).wait_for()
 

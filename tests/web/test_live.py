@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
@@ -19,9 +19,9 @@ from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.server.conftest import SOMEWHERE
-from tests.server.running import Running, running
+from tests.server.running import Running, running, wait_until
 from tests.web.accessible import axe, faults
-from tests.web.conftest import DESKTOP, PHONE, Open, ask, choose_model, ended, picture
+from tests.web.conftest import DESKTOP, PHONE, Open, ask, choose_model, ended, picture, until
 
 __all__ = ["axe"]
 
@@ -45,15 +45,6 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 # The server sends a line each second, so a page that still listened would do something in this time.
 QUIET = 1300
-
-
-def until(page: Any, condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, for ten seconds at most."""
-    for _ in range(200):
-        if condition():
-            return
-        page.wait_for_timeout(50)
-    assert condition()
 
 
 def write(server: Running, model: str, prompt: str, **options: Any) -> Any:
@@ -324,16 +315,17 @@ def test_cached_guessed_and_dropped_tokens_over_time(windowed: Running, open_pag
     dropped.locator("strong").get_by_text("0", exact=True).wait_for()
     for chart in (cached, dropped):
         chart.get_by_text(re.compile("peak [1-9]")).wait_for()
-    page.wait_for_timeout(1500)
-    now = windowed.get("/api/live").json["models"]
+    wait_until(lambda: not any(each["running"] for each in windowed.get("/api/live").json["models"]))
 
     def total(of: Any) -> int:
-        return sum(map(of, now))
+        return sum(map(of, windowed.get("/api/live").json["models"]))
 
-    assert f"{total(lambda each: each['dropped_tokens']):,} in total" in dropped.inner_text()
-    tiers = total(lambda each: sum(each["cached_tokens_by_tier"].values()))
-    assert f"{tiers:,} in total" in cached.inner_text()
-    assert f"{total(lambda each: each['proposed_tokens']):,} in total" in guessed.inner_text()
+    def tells(figure: Any, of: Any) -> None:
+        until(page, lambda: f"{total(of):,} in total" in figure.inner_text())
+
+    tells(dropped, lambda each: each["dropped_tokens"])
+    tells(cached, lambda each: sum(each["cached_tokens_by_tier"].values()))
+    tells(guessed, lambda each: each["proposed_tokens"])
     assert total(lambda each: each["dropped_tokens"]) > sum(each["dropped_tokens"] for each in before)
 
 

@@ -18,7 +18,7 @@ from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
 from tests.server.running import Running, running
 from tests.tiny_llama import write_tiny_llama
-from tests.web.conftest import Open
+from tests.web.conftest import Open, until
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def test_closing_the_dialog_ends_the_work(workshop: Running, open_page: Open) ->
     dialog.get_by_text("beginning").wait_for()
     dialog.get_by_role("button", name="Cancel").click()
     dialog.wait_for(state="detached")
-    page.wait_for_timeout(100)
+    until(page, lambda: bool(ended))
     assert ended == [f"{workshop.url}/api/create"]
 
 
