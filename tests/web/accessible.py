@@ -1,8 +1,7 @@
-"""axe-core, the faults that it finds in a page, and what of the page it has looked at."""
+"""axe-core, the faults that it finds in a page, and the sizes in which pages are looked at."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,12 @@ import pytest
 from tests.server.running import Running
 from tests.web.conftest import DESKTOP, PHONE, Open
 
-__all__ = ["SEEN", "Seen", "axe", "classes", "faults", "seen", "viewport"]
+__all__ = ["Seen", "axe", "faults", "seen", "viewport"]
 
 WEB = Path(__file__).parents[2] / "web"
 AXE = WEB / "node_modules/axe-core/axe.min.js"
-SEEN: set[str] = set()
-"""The classes of all elements that axe has looked at in this run of the tests."""
 
 Seen = Callable[..., Any]
-
-# Where a class is written as it is in the sources, or as one of several.
-_WRITTEN = re.compile(r'class=(?:"([^"]*)"|\{([^}]*)\})')
-_TEXTS = re.compile(r'["`]([^"`$]*)')
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +33,6 @@ def faults(page: Any, axe: str) -> list[tuple[str, list[str]]]:
     """
     if not page.evaluate("'axe' in window"):
         page.evaluate(axe)
-    SEEN.update(
-        page.evaluate(
-            """() => [...document.querySelectorAll('[class]')].filter((each) => each.checkVisibility())
-                .flatMap((each) => [...each.classList])"""
-        )
-    )
     found = _broken(page, "axe.run()")
     page.emulate_media(color_scheme="dark")
     found += _broken(page, "axe.run({runOnly: ['color-contrast']})")
@@ -62,15 +49,6 @@ def _broken(page: Any, run: str) -> list[tuple[str, list[str]]]:
     )
     violations = page.evaluate(run)["violations"]
     return [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in violations]
-
-
-def classes() -> set[str]:
-    """Return the classes that the sources of the page give to elements."""
-    found: set[str] = set()
-    for path in (WEB / "src").rglob("*.tsx"):
-        for plain, chosen in _WRITTEN.findall(path.read_text()):
-            found.update(plain.split() or " ".join(_TEXTS.findall(chosen)).split())
-    return found
 
 
 @pytest.fixture(params=[DESKTOP, PHONE], ids=["desktop", "phone"])
