@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from chaski.convert.config import Config
-from chaski.convert.family import Family
+from chaski.convert.family import Family, rotation
 from chaski.convert.metadata import Metadata, llama3_rope_factors
 from chaski.convert.tensors import F32, Arrange, Constant, Mapped, Planned, TensorShape, as_it_is
 from chaski.formats.gguf import GGUFFile, TensorInfo
@@ -22,7 +22,7 @@ from chaski.formats.quant import QuantType
 from chaski.ml.graph import Weight
 from chaski.model.registry import model_class
 
-__all__ = ["Special", "derived_family"]
+__all__ = ["Special", "Specials", "derived_family", "rotated_heads"]
 
 _OUTSIDE: Mapping[str, str] = {
     "output": "lm_head embed_out output_layer output head",
@@ -109,6 +109,13 @@ _AS_CONVOLUTION = Special(source_shape=lambda shape: (shape[0], 1, *shape[1:]))
 _ALWAYS: Specials = {"ssm_conv1d": _AS_CONVOLUTION, "shortconv.conv": _AS_CONVOLUTION}
 
 
+def rotated_heads(config: Config) -> Specials:
+    """Return the arrangement of queries and keys for models whose ropes rotate adjacent elements."""
+    heads = config.get("num_attention_heads", int)
+    kv_heads = config.get("num_key_value_heads", int, heads)
+    return {"attn_q": Special(arrange=rotation(heads)), "attn_k": Special(arrange=rotation(kv_heads))}
+
+
 def derived_family(
     architecture: str,
     metadata: Callable[[Config], Metadata],
@@ -131,9 +138,11 @@ def derived_family(
 
 def _model(architecture: str, metadata: Callable[[Config], Metadata], config: Config) -> Any:
     """Return the native model with its weights declared, for metadata without a file."""
-    entries: dict[str, Any] = {f"{architecture}.{key}": value for key, value in metadata(config).items()}
-    hidden = entries[f"{architecture}.embedding_length"]
-    shape = config.get("vocab_size", int), hidden
+    entries: dict[str, Any] = {
+        f"{architecture}.{key}": np.array(value) if isinstance(value, list) else value
+        for key, value in metadata(config).items()
+    }
+    shape = config.get("vocab_size", int), entries[f"{architecture}.embedding_length"]
     table = TensorInfo("token_embd.weight", shape, QuantType.F32, config.path, 0, 0, np.empty(0, np.uint8))
     file = GGUFFile(config.path, {"general.architecture": architecture, **entries}, {table.name: table})
     return model_class(architecture)(file)
@@ -162,7 +171,7 @@ class _Derivation:
     ) -> Iterator[tuple[str, tuple[Mapped, list[str]]]]:
         """Yield the tensors that the checkpoint has in one, with the names of their parts."""
         for whole, parts in joined:
-            if self._source(whole) is None or any(self._source(name) for name, _ in parts):
+            if self._source(whole) is None or any(self._source(name) for name, _ in parts if name != whole):
                 continue
             rows = sum(weight.shape[0] for _, weight in parts)
             planned = self._mapped(whole, (rows, *parts[0][1].shape[1:]))

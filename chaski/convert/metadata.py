@@ -17,8 +17,10 @@ __all__ = [
     "context_length",
     "head_size",
     "llama3_rope_factors",
+    "num_rotated",
     "refuse_attention_factor",
     "rope",
+    "windows",
 ]
 
 Metadata = dict[str, MetadataValue]
@@ -30,6 +32,12 @@ def head_size(config: Config) -> int:
     return config.get(
         "head_dim", int, config.get("hidden_size", int) // config.get("num_attention_heads", int)
     )
+
+
+def num_rotated(config: Config, usual: float = 1.0) -> int:
+    """Return the number of elements of each head that are rotated; `usual`: their share by default."""
+    share = config.get("partial_rotary_factor", float, usual)
+    return int(head_size(config) * rope(config).get("partial_rotary_factor", float, share))
 
 
 def context_length(config: Config) -> int:
@@ -62,6 +70,24 @@ def common_metadata(config: Config, *, truncate: bool = True, rope_tensors: tupl
     if "head_dim" in config:
         entries |= {"attention.key_length": head_size(config), "attention.value_length": head_size(config)}
     return entries | _rope_metadata(config, truncate, rope_tensors)
+
+
+def windows(config: Config, period: int) -> Metadata:
+    """Return the keys of layers with a window, if there are any; with `period`, where it is not stated.
+
+    Every layer of number `period` sees all tokens.
+    """
+    if "sliding_window" not in config:
+        return {}
+    usual = [
+        "sliding_attention" if layer % period else "full_attention"
+        for layer in range(1, config.count("num_hidden_layers") + 1)
+    ]
+    kinds = config.list("layer_types", str) or usual
+    return {
+        "attention.sliding_window": config.get("sliding_window", int),
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds],
+    }
 
 
 def rope(config: Config, layer_type: str = "full_attention") -> Config:

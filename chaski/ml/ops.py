@@ -82,6 +82,7 @@ __all__ = [
     "softcap",
     "softplus",
     "space_to_depth",
+    "squared_relu",
     "store",
     "stored",
     "swiglu",
@@ -120,6 +121,12 @@ def l2_norm(x: Tensor, eps: float) -> Tensor:
 def erf_geglu(gate: Tensor, up: Tensor) -> Tensor:
     """gelu(gate) · up with the exact gelu; `geglu` uses its approximation."""
     return multiply(gelu(gate), up)
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """max(x, 0)² (So et al. 2021)."""
+    positive = relu(x)
+    return multiply(positive, positive)
 
 
 def rms(x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Embedding, Linear, Module, RMSNorm
+from chaski.ml.nn import Embedding, Linear, Module, Norm, RMSNorm
 from chaski.model.classifier import Classifier
 from chaski.model.config import DecoderConfig
 from chaski.model.pooling import Pooling
@@ -19,10 +19,14 @@ class Decoder(Module):
         self.config = config
         self.context = config.context_length
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
-        self.output_norm = RMSNorm(config.hidden_size, config.eps)
+        self.output_norm = self.norm(config)
         self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
         if config.pooling is Pooling.RANK:
             self.cls = Classifier(config)
+
+    def norm(self, config: DecoderConfig) -> Norm:
+        """Return a norm of the hidden states."""
+        return RMSNorm(config.hidden_size, config.eps)
 
     def head(self, x: Tensor, softcap: float = 0.0) -> Tensor:
         """Return logits for the last layer's rows, bounded by `softcap` unless it is 0.

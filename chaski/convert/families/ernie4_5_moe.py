@@ -14,12 +14,16 @@ def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
     config.expect("moe_layer_end_index", config.count("num_hidden_layers") - 1)
     size, shared = config.get("moe_intermediate_size", int), config.get("moe_num_shared_experts", int, 0)
-    entries = common_metadata(config) | expert_metadata(config) | {
-        "interleave_moe_layer_step": config.get("moe_layer_interval", int, 1),
-        "leading_dense_block_count": config.get("moe_layer_start_index", int),
-        "expert_feed_forward_length": size,
-        "expert_shared_count": shared,
-    }
+    entries = (
+        common_metadata(config)
+        | expert_metadata(config)
+        | {
+            "interleave_moe_layer_step": config.get("moe_layer_interval", int, 1),
+            "leading_dense_block_count": config.get("moe_layer_start_index", int),
+            "expert_feed_forward_length": size,
+            "expert_shared_count": shared,
+        }
+    )
     return entries | ({"expert_shared_feed_forward_length": size * shared} if shared else {})
 
 

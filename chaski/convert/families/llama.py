@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 
 from chaski.convert.config import Config
-from chaski.convert.derived import Special
-from chaski.convert.family import (
-    Family,
-    Row,
-    attention,
-    biases,
-    embeddings,
-    feed_forward,
-    in_layers,
-    norm,
-    rotation,
-)
+from chaski.convert.derived import rotated_heads
+from chaski.convert.family import Family, Row, attention, biases, embeddings, feed_forward, in_layers, norm
 from chaski.convert.metadata import Metadata, common_metadata, head_size, llama3_rope_factors
 from chaski.convert.tensors import Constant, Planned
 
 
-def metadata(config: Config, rope_tensors: tuple[str, ...] = ("llama3",)) -> Metadata:
-    config.expect("hidden_act", "silu")
+def metadata(
+    config: Config, rope_tensors: tuple[str, ...] = ("llama3",), activation: str = "silu"
+) -> Metadata:
+    config.expect("hidden_act", activation)
     config.expect("clip_qkv", None)
     return common_metadata(config, rope_tensors=rope_tensors) | {
         "vocab_size": config.get("vocab_size", int),
         "rope.dimension_count": head_size(config),
     }
-
-
-def special(config: Config) -> Mapping[str, Special]:
-    """Return the arrangement of queries and keys, for families derived from their models."""
-    heads = config.get("num_attention_heads", int)
-    kv_heads = config.get("num_key_value_heads", int, heads)
-    return {"attn_q": Special(arrange=rotation(heads)), "attn_k": Special(arrange=rotation(kv_heads))}
 
 
 def layer(config: Config) -> Iterator[Row]:
@@ -53,6 +38,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from in_layers(config, layer(config))
 
 
+special = rotated_heads
 FAMILY = Family("llama", metadata, tensors)
 CHECKPOINTS = (
     "IQuestCoderForCausalLM",

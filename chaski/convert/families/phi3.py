@@ -9,7 +9,7 @@ import numpy as np
 
 from chaski.convert.config import Config
 from chaski.convert.family import Family, Row, embeddings, in_layers, norm
-from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
+from chaski.convert.metadata import Metadata, common_metadata, head_size, num_rotated, rope
 from chaski.convert.tensors import Constant, Planned
 from chaski.errors import ModelError
 
@@ -24,7 +24,7 @@ def metadata(config: Config) -> Metadata:
     trained = settings.get("original_max_position_embeddings", int, length)
     entries = common_metadata(config, rope_tensors=_LONGROPE) | {
         "context_length": length,
-        "rope.dimension_count": _num_rotated(config),
+        "rope.dimension_count": num_rotated(config),
         "rope.scaling.original_context_length": trained,
         "attention.sliding_window": config.get("sliding_window", int, 0),
     }
@@ -37,12 +37,6 @@ def metadata(config: Config) -> Metadata:
 
 def _is_longrope(config: Config) -> bool:
     return rope(config).get("rope_type", str, "default") in _LONGROPE
-
-
-def _num_rotated(config: Config) -> int:
-    """Return the number of rotated elements per head."""
-    share = config.get("partial_rotary_factor", float, 1.0)
-    return int(head_size(config) * rope(config).get("partial_rotary_factor", float, share))
 
 
 def layer(config: Config) -> Iterator[Row]:
@@ -70,7 +64,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 def _factors(config: Config, kind: str) -> Constant:
     values = rope(config).list(f"{kind}_factor", float)
-    if len(values) != _num_rotated(config) // 2 or not all(type(value) in (int, float) for value in values):
+    if len(values) != num_rotated(config) // 2 or not all(type(value) in (int, float) for value in values):
         raise ModelError(f"{config.path}: '{kind}_factor' does not have a number for each rotated pair")
     return Constant(f"rope_factors_{kind}.weight", np.array(values, np.float32))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaski.convert.config import Config
-from chaski.convert.derived import derived_family
+from chaski.convert.derived import derived_family, rotated_heads
 from chaski.convert.families import llama
 from chaski.convert.metadata import Metadata
 
@@ -17,5 +17,5 @@ def metadata(config: Config) -> Metadata:
     return llama.metadata(config)
 
 
-FAMILY = derived_family("smollm3", metadata, llama.special)
+FAMILY = derived_family("smollm3", metadata, rotated_heads)
 CHECKPOINTS = ("SmolLM3ForCausalLM",)

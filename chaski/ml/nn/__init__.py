@@ -8,6 +8,7 @@ from chaski.ml.nn.layers import (
     FusedGLU,
     LayerNorm,
     Linear,
+    Norm,
     PatchEmbedding,
     RMSNorm,
     SwiGLU,
@@ -23,11 +24,12 @@ from chaski.ml.nn.moe import (
     SharedExpert,
 )
 from chaski.ml.nn.rope import RopeFactors
-from chaski.ml.nn.sandwich import SandwichLayer, output_rows
+from chaski.ml.nn.sandwich import DecoderLayer, PostNormLayer, SandwichLayer, output_rows
 
 __all__ = [
     "MLP",
     "ConvKernel",
+    "DecoderLayer",
     "Embedding",
     "ExpertLinear",
     "FusedGLU",
@@ -38,7 +40,9 @@ __all__ = [
     "MoE",
     "MoEWithSharedExpert",
     "Module",
+    "Norm",
     "PatchEmbedding",
+    "PostNormLayer",
     "RMSNorm",
     "RopeFactors",
     "RouterConfig",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
@@ -15,6 +16,7 @@ __all__ = [
     "FusedGLU",
     "LayerNorm",
     "Linear",
+    "Norm",
     "PatchEmbedding",
     "RMSNorm",
     "SwiGLU",
@@ -101,6 +103,9 @@ class LayerNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.layer_norm(x, self.weight, self.bias if self.bias.is_present else None, self._eps)
+
+
+Norm: TypeAlias = RMSNorm | LayerNorm
 
 
 class MLP(Module):

@@ -10,8 +10,9 @@ from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import Module, MoE, RMSNorm, attention, output_rows
+from chaski.ml.nn import Module, MoE, attention
 from chaski.model.arch import llama
+from chaski.model.arch.seed_oss import Layer
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
@@ -53,19 +54,6 @@ class Attention(llama.Attention):
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5, sinks=sinks))
 
 
-class Layer(Module):
-    def __init__(self, config: DecoderConfig, experts: MoE) -> None:
-        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.attn = Attention(config)
-        self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn = experts
-
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
-        h, x = output_rows(outputs, self.attn(self.attn_norm(x), rope, cache), x)
-        x = x + h
-        return x + self.ffn(self.post_attention_norm(x))
-
-
 class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file)
@@ -74,7 +62,7 @@ class Model(Decoder):
         router = read_router(file, Gating.CHOSEN_SOFTMAX, normalized=False)
         activation = partial(ops.clamped_swiglu, alpha=_ALPHA, limit=_LIMIT)
         self.blk = [
-            Layer(config, MoE(config.hidden_size, hidden, router, activation))
+            Layer(config, Attention(config), MoE(config.hidden_size, hidden, router, activation))
             for _ in range(config.num_layers)
         ]
         self._window = file.get("gpt-oss.attention.sliding_window", int)
@@ -91,5 +79,5 @@ class Model(Decoder):
         rope = ops.rope_table(inputs.positions, self._rope)
         x = self.token_embd(inputs.tokens)
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, inputs.enter(layer, self.blk, x))
+            x = layer(x, rope, cache, outputs=inputs.enter(layer, self.blk, x))
         return self.head(inputs.leave(x))

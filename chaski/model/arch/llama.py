@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, LayerCache, LayerKind
@@ -11,11 +11,12 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import (
+    DecoderLayer,
     Joined,
     Linear,
     Module,
     MoE,
-    MoEWithSharedExpert,
+    Norm,
     RMSNorm,
     RopeFactors,
     SwiGLU,
@@ -40,7 +41,7 @@ ARCHITECTURE = Architecture(
 )
 
 
-FeedForward = SwiGLU | MoE | MoEWithSharedExpert
+FeedForward: TypeAlias = Callable[[Tensor], Tensor]
 
 
 # `inline`: tensor names skip this module; a file names `blk.0.attn_q`, not `blk.0.attn.attn_q`.
@@ -64,22 +65,23 @@ class Attention(Module):
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
-class Layer(Module):
+class Layer(DecoderLayer):
     """Two blocks, each of which reads a norm of the states and adds its output to them.
 
     `attn` takes the norm and `context`: its other inputs, such as ropes and a cache.
-
-    `outputs` is None in all layers but the last. The last layer stores the keys and values of all tokens but
-    computes only the rows that `outputs` lists: those whose logits the caller requested.
     """
 
     def __init__(
         self, config: DecoderConfig, attn: Callable[..., Tensor], ffn: Callable[[Tensor], Tensor]
     ) -> None:
-        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn_norm = self.norm(config)
         self.attn = attn
-        self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn_norm = self.norm(config)
         self.ffn = ffn
+
+    def norm(self, config: DecoderConfig) -> Norm:
+        """Return a norm of the hidden states."""
+        return RMSNorm(config.hidden_size, config.eps)
 
     def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
         h, x = output_rows(outputs, self.attn(self.attn_norm(x), *context), x)
@@ -99,15 +101,17 @@ class Model(Decoder):
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = self.read_config(file)
         super().__init__(config)
-        self.blk = [self.layer(file) for _ in range(config.num_layers)]
+        self.blk = self.layers(file)
         self.rope_freqs = RopeFactors(config.rope.dims)
         self.vision = read_vision(file, projector, config.hidden_size, self.projectors)
 
     def read_config(self, file: GGUFFile) -> DecoderConfig:
         return DecoderConfig.read(file)
 
-    def layer(self, file: GGUFFile) -> Module:
-        """Return a layer, which takes the states, the rope, the cache, and the rows to keep as `outputs`."""
+    def layers(self, file: GGUFFile) -> list[DecoderLayer]:
+        return [self.layer(file) for _ in range(self.config.num_layers)]
+
+    def layer(self, file: GGUFFile) -> DecoderLayer:
         return Layer(self.config, Attention(self.config), self.ffn(file))
 
     def ffn(self, file: GGUFFile) -> FeedForward:

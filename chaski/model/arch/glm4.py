@@ -1,0 +1,22 @@
+"""GLM 4 0414 (GLM Team 2024): joined gates, four norms in each layer, and a rope for half of each head."""
+
+from __future__ import annotations
+
+from chaski.formats.gguf import GGUFFile
+from chaski.ml.nn import FusedGLU, SandwichLayer
+from chaski.model.arch import llama
+from chaski.model.architecture import Architecture
+
+ARCHITECTURE = Architecture(
+    "glm4",
+    "GLM 4 0414, GLM Z1",
+)
+
+
+class Model(llama.Model):
+    def layer(self, file: GGUFFile) -> SandwichLayer:
+        c = self.config
+        return SandwichLayer(c.hidden_size, c.eps, llama.Attention(c), self.ffn(file), None)
+
+    def ffn(self, file: GGUFFile) -> FusedGLU:
+        return FusedGLU(self.config.hidden_size, self.config.ffn_size)

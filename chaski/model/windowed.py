@@ -1,0 +1,80 @@
+"""Decoders in which layers with a window and layers that see all tokens have different ropes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Rope, Tensor
+from chaski.ml.nn import DecoderLayer, attention
+from chaski.model.arch import llama
+from chaski.model.config import sliding_layers
+from chaski.model.input import Inputs
+
+__all__ = ["Attention", "WindowedModel", "rotated"]
+
+
+def rotated(x: Tensor, rope: Tensor | None) -> Tensor:
+    """Return queries or keys (n, heads, size), rotated unless their layer has no rope."""
+    return x if rope is None else ops.rope(x, rope)
+
+
+class Attention(llama.Attention):
+    """Llama's attention for layers that may have no rope."""
+
+    def __call__(self, x: Tensor, rope: Tensor | None, cache: LayerCache) -> Tensor:
+        c = self._config
+        q = rotated(self.attn_q(x).reshape(c.num_heads, c.head_size), rope)
+        k = rotated(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope)
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
+
+
+class WindowedModel(llama.Model):
+    """Llama in which layers may have a window.
+
+    period: every layer of this number sees all tokens, unless the file defines the layers.
+    window: the tokens that a layer with a window sees, None in files without windows.
+    """
+
+    period = 4
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
+        self.window = file.get(f"{file.architecture}.attention.sliding_window", int, 0) or None
+        super().__init__(file, projector)
+
+    def layers(self, file: GGUFFile) -> list[DecoderLayer]:
+        count = self.config.num_layers
+        has_windows = self.window is not None
+        self.is_near = sliding_layers(file, count, self.period) if has_windows else (False,) * count
+        return [self.layer_of(file, is_near) for is_near in self.is_near]
+
+    def layer_of(self, file: GGUFFile, is_near: bool) -> DecoderLayer:
+        """Return a layer, `is_near` if it has a window."""
+        return self.layer(file)
+
+    def near_rope(self) -> Rope:
+        """Return the rope of layers with a window."""
+        return self.rope()
+
+    def far_rope(self) -> Rope:
+        """Return the rope of layers that see all tokens."""
+        return self.rope()
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        near = Causal(c.kv_shape(self.near_rope()), AttentionSpan(self.window))
+        far = Causal(c.kv_shape(self.far_rope()))
+        return [near if is_near else far for is_near in self.is_near]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
+        near, far = (
+            inputs.rope_table(rope) if len(rope.frequencies) else None
+            for rope in (self.near_rope(), self.far_rope())
+        )
+        x = self.embed(inputs)
+        for layer, is_near, cache in zip(self.blk, self.is_near, caches, strict=True):
+            x = layer(x, near if is_near else far, cache, outputs=inputs.enter(layer, self.blk, x))
+        return self.head(inputs.leave(x))
