@@ -33,6 +33,18 @@ TYPES = {
     "IQ4_NL": (25, _T.IQ4_NL),
     "IQ4_XS": (30, _T.IQ4_XS),
     "MXFP4": (38, _T.MXFP4),
+    "IQ1_S": (24, _T.IQ1_S),
+    "IQ1_M": (31, _T.IQ1_M),
+    "IQ2_XXS": (19, _T.IQ2_XXS),
+    "IQ2_XS": (20, _T.IQ2_XS),
+    "IQ2_S": (28, _T.IQ2_S),
+    "IQ3_XXS": (23, _T.IQ3_XXS),
+    "IQ3_S": (26, _T.IQ3_S),
+    "TQ1_0": (36, _T.TQ1_0),
+    "TQ2_0": (37, _T.TQ2_0),
+    "NVFP4": (39, _T.NVFP4),
+    "Q1_0": (40, _T.Q1_0),
+    "Q2_0": (41, _T.Q2_0),
 }
 
 # The types that replace a type whose blocks of 256 do not divide a row.

@@ -50,7 +50,19 @@ _SCALES = {
     _T.Q6_K: _Scales(208),
     _T.IQ4_NL: _Scales(0),
     _T.IQ4_XS: _Scales(0),
+    _T.Q1_0: _Scales(0),
+    _T.Q2_0: _Scales(0),
+    _T.TQ1_0: _Scales(52),
+    _T.TQ2_0: _Scales(64),
+    _T.IQ1_S: _Scales(0),
+    _T.IQ2_XXS: _Scales(0),
+    _T.IQ2_XS: _Scales(0),
+    _T.IQ2_S: _Scales(0),
+    _T.IQ3_XXS: _Scales(0),
+    _T.IQ3_S: _Scales(0),
 }
+
+_NVFP4_SCALE = 2  # 2^-9; times the spread of the codes it is near the wanted spread
 
 # Plain floats: the bits that stay random (sign and mantissa), and the fixed exponent of 2 ** -6.
 _FLOATS: dict[QuantType, tuple[np.uint32, np.uint32] | tuple[np.uint16, np.uint16]] = {
@@ -68,6 +80,8 @@ def random_rows(kind: QuantType, rows: int, columns: int, rng: np.random.Generat
         _set_exponents(data, kind)
     elif kind is _T.MXFP4:
         _blocks(data, kind)[:, 0] = _mxfp4_exponent()
+    elif kind is _T.NVFP4:
+        _blocks(data, kind)[:, :4] = _NVFP4_SCALE
     else:
         _set_scales(_blocks(data, kind), kind, _spread_scale(kind))
     return data.reshape(rows, size)
@@ -85,6 +99,10 @@ def _set_exponents(data: NDArray[np.uint8], kind: QuantType) -> None:
 
 
 def _set_scales(blocks: NDArray[np.uint8], kind: QuantType, scale: float) -> None:
+    if kind is _T.IQ1_M:  # a quarter of it in each of four words
+        words = blocks[:, -8:].view(np.uint16)
+        words[:] = words & 0x0FFF | np.float16(scale).view(np.uint16) >> np.arange(0, 16, 4, np.uint16) << 12
+        return
     where = _SCALES[kind]
     blocks[:, where.scale_at : where.scale_at + 2] = np.array([scale], np.float16).view(np.uint8)
     if where.offset_at is not None:

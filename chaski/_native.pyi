@@ -97,6 +97,11 @@ def use_float_mode(mode: int | None = None) -> int:
     Sets how this thread rounds; None: as usual, to nearest with denormal numbers -> the mode before.
     """
 
+def codebook(type: int) -> Annotated[NDArray[numpy.uint16], dict(shape=(None,), writable=False)]:
+    """
+    The entries of a type's codebook, as words of levels: 8 of 2 bits (IQ1, IQ2) or 4 of 3 bits (IQ3).
+    """
+
 def encode_blocks(
     type: int,
     x: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],

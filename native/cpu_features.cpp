@@ -50,6 +50,7 @@ static CpuFeatures detect() {
 #ifdef CHASKI_WITH_AVX512
     f.bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16") && avx512_bf16::follows_the_rule();
 #endif
+    f.vbmi = f.avx512 && __builtin_cpu_supports("avx512vbmi");
     f.amx = f.avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
             __builtin_cpu_supports("gfni") && tiles_allowed();
     return f;

@@ -1,4 +1,4 @@
-"""The meaning of the bytes of nearly all block formats, in NumPy.
+"""The meaning of the bytes of all block formats, in NumPy.
 
 `dequantize` is the definition that kernels are tested against; it is not meant to be fast.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.errors import FormatError, UnsupportedError
+from chaski import _native
+from chaski.errors import FormatError
 from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, as_float32, row_bytes
 
 _ELEMENTS_AT_ONCE = 1 << 18  # keeps the temporaries of one step near the cache and small next to a tensor
@@ -28,11 +29,8 @@ def dequantize(data: Bytes, type: QuantType, shape: tuple[int, ...]) -> Floats:
     """Return the float32 values of a tensor.
 
     data: its bytes, uint8 of any shape; shape: in elements, outermost first. FormatError when they do not
-    fit, UnsupportedError for a type whose bytes are not known. Senseless bytes, such as an infinite scale,
-    give what IEEE arithmetic gives, with no warning.
+    fit. Senseless bytes, such as an infinite scale, give what IEEE arithmetic gives, with no warning.
     """
-    if not type.is_known:
-        raise UnsupportedError(f"values of type {type.name} cannot be read by this version")
     needed = row_bytes(type, shape[-1]) * math.prod(shape[:-1])
     if data.size != needed:
         raise FormatError(f"a {type.name} tensor of shape {shape} takes {needed} bytes, not {data.size}")
@@ -159,6 +157,131 @@ def _decode_mxfp4(blocks: PackedBlocks, run: int = 16) -> Floats:
     return _column(scale) * FP4_VALUES[unpack(blocks["qs"], 4, run)]
 
 
+def _decode_nvfp4(blocks: PackedBlocks) -> Floats:
+    """A scale (E4M3 without its sign) for 16 elements; halved, because the values are doubled."""
+    scales = (blocks["d"].astype("<u2") << 7 & 0x3F80).view("<f2")  # 2^8 times too small
+    scales = np.where(blocks["d"] == 127, np.float32(0), _float(scales) * 128)
+    return _scaled(FP4_VALUES[unpack(blocks["qs"], 4, 8)], scales)
+
+
+def _decode_q1_0(blocks: PackedBlocks) -> Floats:
+    return _column(blocks["d"]) * (2 * _float(unpack(blocks["qs"], 1, 1)) - 1)
+
+
+def _decode_q2_0(blocks: PackedBlocks) -> Floats:
+    return _column(blocks["d"]) * (_float(unpack(blocks["qs"], 2, 1)) - 1)
+
+
+def _ternary_digits(packed: Bytes, count: int) -> Bytes:
+    """Return the first digits of base 3 of bytes, which are fractions of 256: (blocks, count * bytes).
+
+    The first digits of all bytes come first, then the second ones, and so on.
+    """
+    powers = np.array([1, 3, 9, 27, 81], np.uint8)[:count, None]
+    fractions: Bytes = packed[:, None] * powers  # modulo 256
+    digits: Bytes = (fractions.astype(np.uint16) * 3 >> 8).astype(np.uint8)
+    return digits.reshape(len(packed), -1)
+
+
+def _decode_tq1_0(blocks: PackedBlocks) -> Floats:
+    parts = (blocks["qs"][:, :32], 5), (blocks["qs"][:, 32:], 5), (blocks["qh"], 4)
+    digits = np.hstack([_ternary_digits(*part) for part in parts])
+    return _column(blocks["d"]) * (_float(digits) - 1)
+
+
+def _decode_tq2_0(blocks: PackedBlocks) -> Floats:
+    return _column(blocks["d"]) * (_float(unpack(blocks["qs"], 2, 32)) - 1)
+
+
+@cache
+def _codebook(type: QuantType) -> Floats:
+    """Return the entries of a type's codebook: (entries, 8) for IQ1 and IQ2, (entries, 4) for IQ3."""
+    words = _native.codebook(int(type))
+    if type in (QuantType.IQ3_XXS, QuantType.IQ3_S):
+        levels = words[:, None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7
+        is_small = type is QuantType.IQ3_XXS
+        values = [4, 12, 20, 28, 36, 44, 52, 62] if is_small else [1, 3, 5, 7, 9, 11, 13, 15]
+    else:
+        levels = words[:, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+        values = [-1, 0, 1] if type is QuantType.IQ1_S else [8, 25, 43]
+    return np.array(values, np.float32)[levels]
+
+
+def _signs(bits: BlockFields) -> Floats:
+    """Return -1 for each set bit of bytes, and 1 for the others: (blocks, n) -> (blocks, 8 n)."""
+    return 1 - 2 * _float(unpack(bits.astype(np.uint8), 1, 1))
+
+
+def _seven_signs(sevens: BlockFields) -> Floats:
+    """Return eight signs for each seven bits. The eighth makes the number of negative signs even."""
+    parity = np.bitwise_count(sevens) & 1
+    return _signs(sevens | parity << 7)
+
+
+def _four_sevens(words: BlockFields) -> tuple[Bytes, Bytes]:
+    """Split 32-bit words into four fields of seven bits, and the four highest bits of each word."""
+    fields = words[:, :, None] >> np.arange(0, 28, 7, dtype=np.uint32) & 127
+    return fields.reshape(len(words), -1).astype(np.uint8), (words >> 28).astype(np.uint8)
+
+
+def _entries(type: QuantType, low: BlockFields, high: BlockFields | int = 0) -> Floats:
+    """Return the codebook's entries for indices with these low bytes and higher bits: (blocks, 256)."""
+    index = low.astype(np.int64) | np.int64(high) << 8
+    return _codebook(type)[index].reshape(len(low), -1)
+
+
+def _odd(scales: BlockFields, unit: float) -> Floats:
+    return np.float32(unit) * (2 * _float(scales) + 1)
+
+
+def _decode_iq1_s(blocks: PackedBlocks) -> Floats:
+    rest = blocks["qh"]
+    high = rest[:, :, None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7
+    levels = _entries(QuantType.IQ1_S, blocks["qs"], high.reshape(len(blocks), -1))
+    deltas = np.where(rest >> 15, np.float32(-0.125), np.float32(0.125)).repeat(32, axis=1)
+    return _scaled(levels + deltas, _column(blocks["d"]) * _odd(rest >> 12 & 7, 1))
+
+
+def _decode_iq1_m(blocks: PackedBlocks) -> Floats:
+    words = blocks["scales"]
+    quarters = words >> 12 << np.arange(0, 16, 4, dtype=np.uint16)
+    d = np.bitwise_or.reduce(quarters, axis=1).astype("<u2").view("<f2")
+    scales = words[:, :, None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7
+    rest = unpack(blocks["qh"], 4, 1)
+    levels = _entries(QuantType.IQ1_S, blocks["qs"], rest & 7)
+    deltas = np.where(rest >> 3, np.float32(-0.125), np.float32(0.125)).repeat(8, axis=1)
+    return _scaled(levels + deltas, _column(d) * _odd(scales.reshape(len(blocks), -1), 1))
+
+
+def _decode_iq2_xxs(blocks: PackedBlocks) -> Floats:
+    halves = blocks["qs"].reshape(len(blocks), 8, 2, 4)
+    sevens, scales = _four_sevens(halves[:, :, 1].copy().view("<u4").reshape(len(blocks), 8))
+    levels = _entries(QuantType.IQ2_XXS, halves[:, :, 0].reshape(len(blocks), -1))
+    return _scaled(levels * _seven_signs(sevens), _column(blocks["d"]) * _odd(scales, 0.125))
+
+
+def _decode_iq2_xs(blocks: PackedBlocks) -> Floats:
+    words = blocks["qs"]
+    levels = _entries(QuantType.IQ2_XS, words & 511) * _seven_signs((words >> 9).astype(np.uint8))
+    return _scaled(levels, _column(blocks["d"]) * _odd(unpack(blocks["scales"], 4, 1), 0.125))
+
+
+def _decode_iq2_s(blocks: PackedBlocks) -> Floats:
+    levels = _entries(QuantType.IQ2_S, blocks["qs"], unpack(blocks["qh"], 2, 1)) * _signs(blocks["signs"])
+    return _scaled(levels, _column(blocks["d"]) * _odd(unpack(blocks["scales"], 4, 1), 0.125))
+
+
+def _decode_iq3_xxs(blocks: PackedBlocks) -> Floats:
+    sevens, scales = _four_sevens(blocks["signs"])
+    levels = _entries(QuantType.IQ3_XXS, blocks["qs"]) * _seven_signs(sevens)
+    return _scaled(levels, _column(blocks["d"]) * _odd(scales, 0.25))
+
+
+def _decode_iq3_s(blocks: PackedBlocks) -> Floats:
+    levels = _entries(QuantType.IQ3_S, blocks["qs"], unpack(blocks["qh"], 1, 1)) * _signs(blocks["signs"])
+    return _scaled(levels, _column(blocks["d"]) * _odd(unpack(blocks["scales"], 4, 1), 1))
+
+
 _DECODERS: dict[QuantType, Callable[[NDArray[Any]], Floats]] = {
     QuantType.F32: _float,
     QuantType.F16: _float,
@@ -182,4 +305,16 @@ _DECODERS: dict[QuantType, Callable[[NDArray[Any]], Floats]] = {
     QuantType.IQ4_XS: _decode_iq4_xs,
     QuantType.MXFP4: _decode_mxfp4,
     QuantType.MXFP4_INTERLEAVED: partial(_decode_mxfp4, run=1),
+    QuantType.NVFP4: _decode_nvfp4,
+    QuantType.Q1_0: _decode_q1_0,
+    QuantType.Q2_0: _decode_q2_0,
+    QuantType.TQ1_0: _decode_tq1_0,
+    QuantType.TQ2_0: _decode_tq2_0,
+    QuantType.IQ1_S: _decode_iq1_s,
+    QuantType.IQ1_M: _decode_iq1_m,
+    QuantType.IQ2_XXS: _decode_iq2_xxs,
+    QuantType.IQ2_XS: _decode_iq2_xs,
+    QuantType.IQ2_S: _decode_iq2_s,
+    QuantType.IQ3_XXS: _decode_iq3_xxs,
+    QuantType.IQ3_S: _decode_iq3_s,
 }

@@ -36,37 +36,30 @@ class QuantType(IntEnum):
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    IQ2_XXS = 16
+    IQ2_XS = 17
+    IQ3_XXS = 18
+    IQ1_S = 19
     IQ4_NL = 20
+    IQ3_S = 21
+    IQ2_S = 22
     IQ4_XS = 23
     I8 = 24
     I16 = 25
     I32 = 26
     I64 = 27
     F64 = 28
-    BF16 = 30
-    MXFP4 = 39
-    # Ollama's first gpt-oss files have MXFP4 as OpenAI's checkpoint has it, under a number that ggml had
-    # given up: byte j of a block holds elements 2 j and 2 j + 1, where MXFP4 has j and j + 16.
-    MXFP4_INTERLEAVED = 4
-    # Stored only: files with them can be looked at, and computed by llama.cpp.
-    IQ2_XXS = 16
-    IQ2_XS = 17
-    IQ3_XXS = 18
-    IQ1_S = 19
-    IQ3_S = 21
-    IQ2_S = 22
     IQ1_M = 29
+    BF16 = 30
     TQ1_0 = 34
     TQ2_0 = 35
+    MXFP4 = 39
     NVFP4 = 40
     Q1_0 = 41
     Q2_0 = 42
-
-    @property
-    def is_known(self) -> bool:
-        """True if the type's bytes can be decoded here: their layout is more than a size."""
-        layout = self.layout
-        return layout.kind != "V" or layout.names is not None
+    # Ollama's first gpt-oss files have MXFP4 as OpenAI's checkpoint has it, under a number that ggml had
+    # given up: byte j of a block holds elements 2 j and 2 j + 1, where MXFP4 has j and j + 16.
+    MXFP4_INTERLEAVED = 4
 
     @property
     def block_size(self) -> int:
@@ -131,18 +124,24 @@ _LAYOUTS: dict[QuantType, tuple[int, np.dtype[Any]]] = {
     ),
     QuantType.MXFP4: (32, np.dtype([("e", "u1"), ("qs", "u1", 16)])),
     QuantType.MXFP4_INTERLEAVED: (32, np.dtype([("e", "u1"), ("qs", "u1", 16)])),
-    QuantType.IQ2_XXS: (256, np.dtype("V66")),
-    QuantType.IQ2_XS: (256, np.dtype("V74")),
-    QuantType.IQ3_XXS: (256, np.dtype("V98")),
-    QuantType.IQ1_S: (256, np.dtype("V50")),
-    QuantType.IQ3_S: (256, np.dtype("V110")),
-    QuantType.IQ2_S: (256, np.dtype("V82")),
-    QuantType.IQ1_M: (256, np.dtype("V56")),
-    QuantType.TQ1_0: (256, np.dtype("V54")),
-    QuantType.TQ2_0: (256, np.dtype("V66")),
-    QuantType.NVFP4: (64, np.dtype("V36")),
-    QuantType.Q1_0: (128, np.dtype("V18")),
-    QuantType.Q2_0: (64, np.dtype("V18")),
+    QuantType.NVFP4: (64, np.dtype([("d", "u1", 4), ("qs", "u1", 32)])),
+    QuantType.Q1_0: (128, np.dtype([("d", "<f2"), ("qs", "u1", 16)])),
+    QuantType.Q2_0: (64, np.dtype([("d", "<f2"), ("qs", "u1", 16)])),
+    QuantType.TQ1_0: (256, np.dtype([("qs", "u1", 48), ("qh", "u1", 4), ("d", "<f2")])),
+    QuantType.TQ2_0: (256, np.dtype([("qs", "u1", 64), ("d", "<f2")])),
+    QuantType.IQ1_S: (256, np.dtype([("d", "<f2"), ("qs", "u1", 32), ("qh", "<u2", 8)])),
+    QuantType.IQ1_M: (256, np.dtype([("qs", "u1", 32), ("qh", "u1", 16), ("scales", "<u2", 4)])),
+    QuantType.IQ2_XXS: (256, np.dtype([("d", "<f2"), ("qs", "u1", 64)])),
+    QuantType.IQ2_XS: (256, np.dtype([("d", "<f2"), ("qs", "<u2", 32), ("scales", "u1", 8)])),
+    QuantType.IQ2_S: (
+        256,
+        np.dtype([("d", "<f2"), ("qs", "u1", 32), ("signs", "u1", 32), ("qh", "u1", 8), ("scales", "u1", 8)]),
+    ),
+    QuantType.IQ3_XXS: (256, np.dtype([("d", "<f2"), ("qs", "u1", 64), ("signs", "<u4", 8)])),
+    QuantType.IQ3_S: (
+        256,
+        np.dtype([("d", "<f2"), ("qs", "u1", 64), ("qh", "u1", 8), ("signs", "u1", 32), ("scales", "u1", 4)]),
+    ),
 }
 
 

@@ -2,8 +2,8 @@
 //
 // A format is a struct that is constructed from a block of 16 rows, and defines
 //   kType       its type
-//   kSub        elements whose products are summed before a scale: 32 or 16; a block has kElements / kSub
-//               sub-blocks
+//   kSub        elements whose products are summed before a scale: 32, or 16 without mins; a block has
+//               kElements / kSub sub-blocks
 //   kOffset     a weight is scale * (code - kOffset) - min
 //   kMaxCode    codes are in 0..kMaxCode
 //   kMins       whether there are mins
@@ -19,9 +19,10 @@
 //                       that the halves of a pair always belong to two neighbours of 32 elements
 //   d(), dmin()         their factors; dmin is below zero, so that mins are added
 //
-// To add a format, add a row to kFormats (panel.h), a struct to blocks.h or k_blocks.h, and its name to
-// BlockFormats or SuperBlockFormats. docs/adding-a-kernel.md walks through an example. The formats are ggml's
-// (GGUF files); `line<F>(u)` is unit u of field F in the order of kFormats.
+// To add a format, add a row to kFormats (panel.h), a struct to blocks.h, codebook_blocks.h or k_blocks.h,
+// and its name to BlockFormats, CodebookFormats or SuperBlockFormats. docs/adding-a-kernel.md walks through
+// an example. The formats are ggml's (GGUF files); `line<F>(u)` is unit u of field F in the order of
+// kFormats.
 #pragma once
 
 #include "panel.h"

@@ -8,6 +8,7 @@ struct CpuFeatures {
     bool avx2_vnni;  // also AVX-VNNI
     bool avx512;     // AVX-512 F, BW, DQ, VL and VNNI, enabled by the system
     bool bf16;       // products of bf16, rounded by the rule of matmul.h, with AVX-512 or neon
+    bool vbmi;       // with AVX-512: lookup of bytes in two registers
     bool amx;        // also AMX-INT8 with the system's permission
     bool neon;       // the dot product of ARMv8.2
     bool i8mm;       // also matrix products of int8

@@ -14,7 +14,7 @@
 //     over each 16 elements. If even 4 is not enough, whole *= sum / 1007, and all blocks start again.
 //     amax below 1e-34 counts as zero.
 //
-//   Weights of a quantized type, per row, in blocks of 32: value = scale * (code - offset) - min
+//   Weights of a quantized type, per row, in blocks of 32 or 16: value = scale * (code - offset) - min
 //   y = 0; for each weight block in ascending k:
 //     isum = sum (code - offset) * q                       exact, int32
 //     y = fma(float(isum), scale * activation scale, y)
@@ -50,6 +50,11 @@ inline constexpr int kSuperElements = 256;
 // True if products with weights of that type need activations in super-blocks; others accept both forms.
 [[maybe_unused]] static constexpr bool wants_super_blocks(DType type) {
     return type >= DType::Q2_K && type <= DType::Q6_K;
+}
+
+// True if codes of that type are entries of a codebook (codebooks.h).
+[[maybe_unused]] static constexpr bool has_codebook(DType type) {
+    return type >= DType::IQ2_XXS && type <= DType::IQ2_S ? type != DType::IQ4_NL : type == DType::IQ1_M;
 }
 
 // A matrix of `rows` rows and `k` columns in panels (see panel.h), 64-byte aligned.

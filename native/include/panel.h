@@ -45,19 +45,33 @@ enum class DType : int {
     Q4_K = 12,
     Q5_K = 13,
     Q6_K = 14,
+    IQ2_XXS = 16,
+    IQ2_XS = 17,
+    IQ3_XXS = 18,
+    IQ1_S = 19,
     IQ4_NL = 20,
+    IQ3_S = 21,
+    IQ2_S = 22,
     IQ4_XS = 23,
     I16 = 25,  // only for keys and values
+    IQ1_M = 29,
     BF16 = 30,
+    TQ1_0 = 34,
+    TQ2_0 = 35,
     MXFP4 = 39,
+    NVFP4 = 40,
+    Q1_0 = 41,
+    Q2_0 = 42,
 };
 
 // The change that packing makes to the bytes of a field in addition to moving them; each is its own inverse
 // or a permutation.
 enum class Transform : uint8_t {
     kNone,
-    kFlipSign,    // signed byte to offset binary: x ^ 0x80
-    kSpreadBits,  // 32 bits, one per element: the bit of element 4 i + b moves to bit 8 b + i
+    kFlipSign,     // signed byte to offset binary: x ^ 0x80
+    kSpreadBits,   // in each 4 bytes, one bit per element: the bit of element 4 i + b moves to bit 8 b + i
+    kSpreadPairs,  // in each 4 bytes, two bits per element: those of element 4 i + b move to bit 8 b + 2 i
+    kSplitWords,   // in each 8 bytes: the low bytes of four 16-bit numbers, then their high bytes
 };
 
 // `bytes` at `offset` of the file's block struct, moved in units of `unit` bytes.
@@ -129,6 +143,31 @@ inline constexpr BlockFormat kFormats[] = {
     {DType::IQ4_XS, "IQ4_XS", 256, 136, {{0, 2, 2}, {2, 2, 2}, {4, 4, 4}, {8, 128, 4}}},
     // exponent | nibbles, index into a table
     {DType::MXFP4, "MXFP4", 32, 17, {{1, 16, 4}, {0, 1, 1}}},
+    // 4 scales of 8 bits | nibbles, index into a table
+    {DType::NVFP4, "NVFP4", 64, 36, {{0, 4, 4}, {4, 32, 4}}},
+    // d | 128 bits
+    {DType::Q1_0, "Q1_0", 128, 18, {{2, 16, 4, Transform::kSpreadBits}, {0, 2, 2}}},
+    // d | 64 codes of 2 bits
+    {DType::Q2_0, "Q2_0", 64, 18, {{2, 16, 4, Transform::kSpreadPairs}, {0, 2, 2}}},
+    // 48 bytes of 5 digits of base 3 | 4 bytes of 4 digits | d
+    {DType::TQ1_0, "TQ1_0", 256, 54, {{52, 2, 2}, {0, 48, 4}, {48, 4, 4}}},
+    // 64 bytes of 2-bit codes | d
+    {DType::TQ2_0, "TQ2_0", 256, 66, {{64, 2, 2}, {0, 64, 4}}},
+    // In the following types, an index selects an entry of a codebook (codebooks.h).
+    // d | 32 low bytes of indices | 8 times 4 times 3 high bits, a scale of 3 bits, a sign
+    {DType::IQ1_S, "IQ1_S", 256, 50, {{0, 2, 2}, {34, 16, 2}, {2, 32, 4}}},
+    // 32 low bytes of indices | 32 times 3 high bits, a sign | 16 scales of 3 bits, and d in the rest
+    {DType::IQ1_M, "IQ1_M", 256, 56, {{48, 8, 2}, {32, 16, 4}, {0, 32, 4}}},
+    // d | 8 times 4 indices, 4 times 7 signs, a scale of 4 bits
+    {DType::IQ2_XXS, "IQ2_XXS", 256, 66, {{0, 2, 2}, {2, 64, 4}}},
+    // d | 32 times an index of 9 bits, 7 signs | 16 scales of 4 bits
+    {DType::IQ2_XS, "IQ2_XS", 256, 74, {{0, 2, 2}, {66, 8, 4}, {2, 64, 4, Transform::kSplitWords}}},
+    // d | 32 low bytes of indices | 256 signs | 32 times 2 high bits of indices | 16 scales of 4 bits
+    {DType::IQ2_S, "IQ2_S", 256, 82, {{0, 2, 2}, {74, 8, 4}, {66, 8, 4}, {2, 32, 4}, with({34, 32, 4})}},
+    // d | 64 indices | 8 times 4 times 7 signs, a scale of 4 bits
+    {DType::IQ3_XXS, "IQ3_XXS", 256, 98, {{0, 2, 2}, {66, 32, 4}, {2, 64, 4}}},
+    // d | 64 low bytes of indices | 64 high bits of indices | 256 signs | 8 scales of 4 bits
+    {DType::IQ3_S, "IQ3_S", 256, 110, {{0, 2, 2}, {106, 4, 4}, {66, 8, 4}, {74, 32, 4}, {2, 64, 4}}},
 };
 
 // Integer keys and values are stored in pairs, with a scale for each head of a cell (KVStorage, ops.h).

@@ -11,9 +11,13 @@
 //   round_to_i32 truncate_to_i32 (toward zero)  bit_cast_f32  reduce_max reduce_add (of all lanes)
 //   max_each add_each (lane r: that of vector r of 16)
 //   field<From, Width, To>(v): in every byte, bits From..From+Width-1 moved to bit To, the rest zero
-//   as_i32: the same bits      byte<B>, signed_byte<B>: byte B of each lane, widened      lookup: 16-entry
-//   byte table
-//   dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8 with |x|
+//   as_i32, as_bytes: the same bits      byte<B>, signed_byte<B>: byte B of each lane, widened
+//   copy_byte<B>: byte B of each lane in all its bytes      lookup: 16-entry byte table
+//   gather: the entry of a table of dwords for each lane      widen_f16: the half-precision number of each
+//   lane mirror<From>(v, signs, top): byte j of each lane, or top less it if bit From + j of the lane of
+//   `signs` is set; From is a multiple of 4, and no byte is above top times(v, n): both uint16 of each lane
+//   times n; the products must fit 16 bits dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w -
+//   dot4_bias<kMaxCode>) * x, x int8 with |x|
 //   <= 127
 //   first_pairs<kMaxCode>(w, x), add_pairs<kMaxCode>(acc, w, x), add_sums(acc, pairs): the same in steps
 //   if dot4_run is above 1: this many dot4s may be added to PairSums before those are added to acc

@@ -56,6 +56,11 @@ CHASKI_INLINE I32x16 load_i8(const void* p) {
     const __m128i a = load_128(p);
     return {_mm256_cvtepi8_epi32(a), _mm256_cvtepi8_epi32(_mm_srli_si128(a, 8))};
 }
+CHASKI_INLINE F32x16 widen_f16(I32x16 a) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(a.lo, a.hi), 0xd8);
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(words)),
+            _mm256_cvtph_ps(_mm256_extracti128_si256(words, 1))};
+}
 // The half-precision number at p in all lanes.
 CHASKI_INLINE F32x16 splat_f16(const void* p) {
     const __m256 all = _mm256_cvtph_ps(_mm_set1_epi16(read<int16_t>(p)));
@@ -100,6 +105,9 @@ CHASKI_INLINE I32x16 truncate_to_i32(F32x16 a) {
     return {_mm256_cvttps_epi32(a.lo), _mm256_cvttps_epi32(a.hi)};
 }
 
+CHASKI_INLINE I32x16 operator&(I32x16 a, I32x16 b) {
+    return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)};
+}
 CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) {
     return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
 }
@@ -198,6 +206,11 @@ CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) {
 }
 
 CHASKI_INLINE I32x16 as_i32(U8x64 a) { return {a.lo, a.hi}; }
+CHASKI_INLINE U8x64 as_bytes(I32x16 a) { return {a.lo, a.hi}; }
+CHASKI_INLINE I32x16 times(I32x16 a, int n) {
+    const __m256i factor = _mm256_set1_epi16(static_cast<int16_t>(n));
+    return {_mm256_mullo_epi16(a.lo, factor), _mm256_mullo_epi16(a.hi, factor)};
+}
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {
     return bits<8 * B, 8>(as_i32(a));
@@ -210,6 +223,28 @@ CHASKI_INLINE I32x16 signed_byte(U8x64 a) {
 CHASKI_INLINE U8x64 lookup(const uint8_t* table, U8x64 index) {
     const __m256i entries = _mm256_broadcastsi128_si256(load_128(table));
     return {_mm256_shuffle_epi8(entries, index.lo), _mm256_shuffle_epi8(entries, index.hi)};
+}
+
+template <int B>
+CHASKI_INLINE U8x64 copy_byte(U8x64 a) {
+    const __m128i places = _mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+    const __m256i own = _mm256_broadcastsi128_si256(_mm_add_epi8(places, _mm_set1_epi8(B)));
+    return {_mm256_shuffle_epi8(a.lo, own), _mm256_shuffle_epi8(a.hi, own)};
+}
+CHASKI_INLINE __m256i mirror(__m256i a, __m256i signs, __m256i bits, __m256i top) {
+    const __m256i is_set = _mm256_cmpeq_epi8(_mm256_and_si256(signs, bits), bits);
+    return _mm256_blendv_epi8(a, _mm256_sub_epi8(top, a), is_set);
+}
+template <int From>
+CHASKI_INLINE U8x64 mirror(U8x64 a, U8x64 signs, int top) {
+    const __m256i bits = _mm256_set1_epi32(static_cast<int32_t>(0x08040201u << From % 8));
+    const __m256i tops = _mm256_set1_epi8(static_cast<char>(top));
+    const U8x64 own = copy_byte<From / 8>(signs);
+    return {mirror(a.lo, own.lo, bits, tops), mirror(a.hi, own.hi, bits, tops)};
+}
+CHASKI_INLINE U8x64 gather(const uint32_t* table, I32x16 index) {
+    const auto* entries = reinterpret_cast<const int*>(table);
+    return {_mm256_i32gather_epi32(entries, index.lo, 4), _mm256_i32gather_epi32(entries, index.hi, 4)};
 }
 
 #if defined(__AVXVNNI__)  // one instruction that adds in 32 bits and does not saturate

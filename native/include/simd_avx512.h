@@ -40,6 +40,7 @@ CHASKI_INLINE I32x16 load_bytes(const void* p) {
 CHASKI_INLINE I32x16 load_i8(const void* p) {
     return {_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
 }
+CHASKI_INLINE F32x16 widen_f16(I32x16 a) { return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(a.v))}; }
 // The half-precision number at p in all lanes.
 CHASKI_INLINE F32x16 splat_f16(const void* p) {
     return {_mm512_cvtph_ps(_mm256_set1_epi16(read<int16_t>(p)))};
@@ -64,6 +65,7 @@ CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {_mm512_castsi512_ps(a.v)};
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }
 CHASKI_INLINE I32x16 truncate_to_i32(F32x16 a) { return {_mm512_cvttps_epi32(a.v)}; }
 
+CHASKI_INLINE I32x16 operator&(I32x16 a, I32x16 b) { return {_mm512_and_si512(a.v, b.v)}; }
 CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
 CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 CHASKI_INLINE I32x16 min(I32x16 a, I32x16 b) { return {_mm512_min_epi32(a.v, b.v)}; }
@@ -137,6 +139,10 @@ CHASKI_INLINE U8x64 subtract_bytes(U8x64 a, int b) {
 }
 
 CHASKI_INLINE I32x16 as_i32(U8x64 a) { return {a.v}; }
+CHASKI_INLINE U8x64 as_bytes(I32x16 a) { return {a.v}; }
+CHASKI_INLINE I32x16 times(I32x16 a, int n) {
+    return {_mm512_mullo_epi16(a.v, _mm512_set1_epi16(static_cast<int16_t>(n)))};
+}
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {
     if constexpr (B == 3) return {_mm512_srli_epi32(a.v, 24)};
@@ -149,6 +155,22 @@ CHASKI_INLINE I32x16 signed_byte(U8x64 a) {
 CHASKI_INLINE U8x64 lookup(const uint8_t* table, U8x64 index) {
     const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), index.v)};
+}
+
+template <int B>
+CHASKI_INLINE U8x64 copy_byte(U8x64 a) {
+    const __m128i places = _mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+    const __m128i own = _mm_add_epi8(places, _mm_set1_epi8(B));
+    return {_mm512_shuffle_epi8(a.v, _mm512_broadcast_i32x4(own))};
+}
+template <int From>
+CHASKI_INLINE U8x64 mirror(U8x64 a, U8x64 signs, int top) {
+    const __m512i bits = _mm512_set1_epi32(static_cast<int32_t>(0x08040201u << From % 8));
+    const __mmask64 is_set = _mm512_test_epi8_mask(copy_byte<From / 8>(signs).v, bits);
+    return {_mm512_mask_sub_epi8(a.v, is_set, _mm512_set1_epi8(static_cast<char>(top)), a.v)};
+}
+CHASKI_INLINE U8x64 gather(const uint32_t* table, I32x16 index) {
+    return {_mm512_i32gather_epi32(index.v, table, 4)};
 }
 
 template <int kMaxCode>

@@ -38,6 +38,7 @@ CHASKI_INLINE I32x16 load_i16(const void* p) { return {own<int16_t>(p)}; }
 CHASKI_INLINE I32x16 load_bytes(const void* p) { return {own<uint8_t>(p)}; }
 CHASKI_INLINE I32x16 load_i8(const void* p) { return {own<int8_t>(p)}; }
 CHASKI_INLINE F32x16 load_f16(const void* p) { return {device::widen_f16(own<uint16_t>(p))}; }
+CHASKI_INLINE F32x16 widen_f16(I32x16 a) { return {device::widen_f16(static_cast<uint16_t>(a.v))}; }
 CHASKI_INLINE U8x64 load_u8(const void* p) { return {own<uint32_t>(p)}; }
 
 CHASKI_INLINE F32x16 splat(float x) { return {x}; }
@@ -51,6 +52,7 @@ CHASKI_INLINE F32x16 to_f32(I32x16 a) { return {static_cast<float>(a.v)}; }
 CHASKI_INLINE F32x16 bit_cast_f32(I32x16 a) { return {device::as_float(a.v)}; }
 CHASKI_INLINE I32x16 round_to_i32(F32x16 a) { return {device::round(a.v)}; }
 
+CHASKI_INLINE I32x16 operator&(I32x16 a, I32x16 b) { return {a.v & b.v}; }
 CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) { return {a.v | b.v}; }
 CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {a.v + b.v}; }
 CHASKI_INLINE I32x16 min(I32x16 a, I32x16 b) { return {a.v < b.v ? a.v : b.v}; }
@@ -87,6 +89,8 @@ CHASKI_INLINE U8x64 field(U8x64 a) {
 CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) { return {a.v | b.v}; }
 
 CHASKI_INLINE I32x16 as_i32(U8x64 a) { return {static_cast<int32_t>(a.v)}; }
+CHASKI_INLINE U8x64 as_bytes(I32x16 a) { return {static_cast<uint32_t>(a.v)}; }
+CHASKI_INLINE I32x16 times(I32x16 a, int n) { return {a.v * n}; }
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {
     return {static_cast<int32_t>(a.v >> 8 * B & 255)};
@@ -107,6 +111,18 @@ CHASKI_INLINE U8x64 lookup(const uint8_t* table, U8x64 index) {
     const uint32_t is_high = (index.v >> 3 & 0x01010101u) * 255;
     return {low ^ ((low ^ high) & is_high)};
 }
+
+template <int B>
+CHASKI_INLINE U8x64 copy_byte(U8x64 a) {
+    return {(a.v >> 8 * B & 255) * 0x01010101u};
+}
+template <int From>
+CHASKI_INLINE U8x64 mirror(U8x64 a, U8x64 signs, int top) {
+    const uint32_t is_set = ((signs.v >> From & 15) * 0x00204081u & 0x01010101u) * 255;
+    const uint32_t tops = 0x01010101u * static_cast<uint32_t>(top);
+    return {(a.v & ~is_set) | ((tops - a.v) & is_set)};
+}
+CHASKI_INLINE U8x64 gather(const uint32_t* table, I32x16 index) { return {table[index.v]}; }
 
 template <int kMaxCode>
 inline constexpr int dot4_bias = 0;

@@ -68,6 +68,11 @@ CHASKI_INLINE I32x16 load_i8(const void* p) {
         return vmovl_s16(i % 2 == 0 ? vget_low_s16(words[i / 2]) : vget_high_s16(words[i / 2]));
     });
 }
+CHASKI_INLINE F32x16 widen_f16(I32x16 a) {
+    return quarters<F32x16>(CHASKI_QUARTER {
+        return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(vreinterpretq_u32_s32(a.v[i]))));
+    });
+}
 // The half-precision number at p in all lanes.
 CHASKI_INLINE F32x16 splat_f16(const void* p) {
     const float32x4_t all = vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(read<uint16_t>(p))));
@@ -127,6 +132,9 @@ CHASKI_INLINE I32x16 truncate_to_i32(F32x16 a) {
     return quarters<I32x16>(CHASKI_QUARTER { return vcvtq_s32_f32(a.v[i]); });
 }
 
+CHASKI_INLINE I32x16 operator&(I32x16 a, I32x16 b) {
+    return quarters<I32x16>(CHASKI_QUARTER { return vandq_s32(a.v[i], b.v[i]); });
+}
 CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) {
     return quarters<I32x16>(CHASKI_QUARTER { return vorrq_s32(a.v[i], b.v[i]); });
 }
@@ -196,6 +204,14 @@ CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) {
 CHASKI_INLINE I32x16 as_i32(U8x64 a) {
     return quarters<I32x16>(CHASKI_QUARTER { return vreinterpretq_s32_u8(a.v[i]); });
 }
+CHASKI_INLINE U8x64 as_bytes(I32x16 a) {
+    return quarters<U8x64>(CHASKI_QUARTER { return vreinterpretq_u8_s32(a.v[i]); });
+}
+CHASKI_INLINE I32x16 times(I32x16 a, int n) {
+    return quarters<I32x16>(CHASKI_QUARTER {
+        return vreinterpretq_s32_s16(vmulq_n_s16(vreinterpretq_s16_s32(a.v[i]), static_cast<int16_t>(n)));
+    });
+}
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {
     return bits<8 * B, 8>(as_i32(a));
@@ -208,6 +224,27 @@ CHASKI_INLINE I32x16 signed_byte(U8x64 a) {
 CHASKI_INLINE U8x64 lookup(const uint8_t* table, U8x64 index) {
     const uint8x16_t entries = vld1q_u8(table);
     return quarters<U8x64>(CHASKI_QUARTER { return vqtbl1q_u8(entries, index.v[i]); });
+}
+
+template <int B>
+CHASKI_INLINE U8x64 copy_byte(U8x64 a) {
+    constexpr uint64_t kLow = 0x0404040400000000u + B * 0x0101010101010101u;
+    const uint8x16_t places = vreinterpretq_u8_u64(uint64x2_t{kLow, kLow + 0x0808080808080808u});
+    return quarters<U8x64>(CHASKI_QUARTER { return vqtbl1q_u8(a.v[i], places); });
+}
+template <int From>
+CHASKI_INLINE U8x64 mirror(U8x64 a, U8x64 signs, int top) {
+    const uint8x16_t bits = vreinterpretq_u8_u32(vdupq_n_u32(0x08040201u << From % 8));
+    const uint8x16_t tops = vdupq_n_u8(static_cast<uint8_t>(top));
+    const U8x64 own = copy_byte<From / 8>(signs);
+    return quarters<U8x64>(
+        CHASKI_QUARTER { return vbslq_u8(vtstq_u8(own.v[i], bits), vsubq_u8(tops, a.v[i]), a.v[i]); });
+}
+CHASKI_INLINE U8x64 gather(const uint32_t* table, I32x16 index) {
+    return quarters<U8x64>(CHASKI_QUARTER {
+        const int32x4_t own = index.v[i];
+        return vreinterpretq_u8_u32(uint32x4_t{table[own[0]], table[own[1]], table[own[2]], table[own[3]]});
+    });
 }
 
 // The dot product takes signed bytes: larger codes are multiplied as code - 128.

@@ -39,8 +39,8 @@ CHASKI_INLINE I32x16 load_bytes(const void* p) {
 }
 // Half precision to single. Scaling is exact, also for subnormal numbers; infinities and NaNs keep their
 // exponent of ones, and a NaN becomes quiet, as in hardware.
-CHASKI_INLINE F32x16 load_f16(const void* p) {
-    const Int16 h = load_u16(p).v;
+CHASKI_INLINE F32x16 widen_f16(I32x16 a) {
+    const Int16 h = a.v;
     const Int16 magnitude = (h & 0x7fff) << 13;
     const Int16 finite = __builtin_bit_cast(Int16, __builtin_bit_cast(Float16, magnitude) * 0x1p112f);
     const Int16 special = magnitude | 0x7f800000 | ((magnitude > 0x0f800000) & 0x00400000);
@@ -48,6 +48,7 @@ CHASKI_INLINE F32x16 load_f16(const void* p) {
     return {
         __builtin_bit_cast(Float16, (is_special & special) | (~is_special & finite) | (h & 0x8000) << 16)};
 }
+CHASKI_INLINE F32x16 load_f16(const void* p) { return widen_f16(load_u16(p)); }
 CHASKI_INLINE I32x16 load_i8(const void* p) {
     return {__builtin_convertvector(read<int8_t __attribute__((vector_size(16)))>(p), Int16)};
 }
@@ -82,6 +83,7 @@ CHASKI_INLINE I32x16 round_to_i32(F32x16 a) {
 }
 CHASKI_INLINE I32x16 truncate_to_i32(F32x16 a) { return {__builtin_convertvector(a.v, Int16)}; }
 
+CHASKI_INLINE I32x16 operator&(I32x16 a, I32x16 b) { return {a.v & b.v}; }
 CHASKI_INLINE I32x16 operator|(I32x16 a, I32x16 b) { return {a.v | b.v}; }
 CHASKI_INLINE I32x16 operator+(I32x16 a, I32x16 b) { return {a.v + b.v}; }
 CHASKI_INLINE I32x16 min(I32x16 a, I32x16 b) { return {a.v < b.v ? a.v : b.v}; }
@@ -131,6 +133,8 @@ CHASKI_INLINE U8x64 field(U8x64 a) {
 CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) { return {a.v | b.v}; }
 
 CHASKI_INLINE I32x16 as_i32(U8x64 a) { return {__builtin_bit_cast(Int16, a.v)}; }
+CHASKI_INLINE U8x64 as_bytes(I32x16 a) { return {__builtin_bit_cast(Uint16, a.v)}; }
+CHASKI_INLINE I32x16 times(I32x16 a, int n) { return {a.v * n}; }
 template <int B>
 CHASKI_INLINE I32x16 byte(U8x64 a) {
     return {__builtin_bit_cast(Int16, a.v >> 8 * B & 255)};
@@ -144,6 +148,22 @@ inline U8x64 lookup(const uint8_t* table, U8x64 index) {
     write(bytes, index.v);
     for (uint8_t& b : bytes) b = table[b];
     return {read<Uint16>(bytes)};
+}
+
+template <int B>
+CHASKI_INLINE U8x64 copy_byte(U8x64 a) {
+    return {(a.v >> 8 * B & 255) * 0x01010101u};
+}
+template <int From>
+CHASKI_INLINE U8x64 mirror(U8x64 a, U8x64 signs, int top) {
+    const Uint16 is_set = ((signs.v >> From & 15) * 0x00204081u & 0x01010101u) * 255;
+    const uint32_t tops = 0x01010101u * static_cast<uint32_t>(top);
+    return {(a.v & ~is_set) | ((tops - a.v) & is_set)};
+}
+inline U8x64 gather(const uint32_t* table, I32x16 index) {
+    U8x64 entries{};
+    for (int i = 0; i < 16; ++i) entries.v[i] = table[index.v[i]];
+    return entries;
 }
 
 template <int kMaxCode>

@@ -63,7 +63,7 @@ CHASKI_INLINE void multiply_tiles() {
 
 // Four C, to have several products in flight; two A; two B. Sub-block S uses C number S % 4, and A and B
 // number S % 2.
-constexpr int kTileSub = 32;  // elements
+template <int kTileSub>
 static TileShapes shapes_of_sub_blocks() {
     TileShapes shapes;
     shapes.set(0, 4, kTileRows, 64);
@@ -73,7 +73,7 @@ static TileShapes shapes_of_sub_blocks() {
 }
 
 // sums = A (16 rows, `stride` apart) times B (lines of a sub-block), in the registers of sub-block S.
-template <int S, int kStride>
+template <int S, int kStride, int kTileSub>
 CHASKI_INLINE void multiply_sub_block(const int8_t* a, const uint8_t* b, TileSums& sums) {
     constexpr int C = S % 4, A = 4 + S % 2, B = 6 + S % 2;
     load_tile<A, (kTileRows - 1) * kStride + kTileSub>(a, kStride);
@@ -104,60 +104,62 @@ CHASKI_INLINE void for_each_by_four(int count, const F& step) {
     }
 }
 
-template <bool kHasMins>
+template <bool kHasMins, int kTileSub = 32>
 struct AmxQuantized {
     static constexpr int kStep = 512;
     static constexpr int kSub = kTileSub;
+    static constexpr int kSubs = 32 / kSub;  // of a block
     static constexpr int P = 1, N = kTileRows;
     static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
     static constexpr int kGroup = 8, kFewPanels = 0;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
-    static TileShapes shapes() { return shapes_of_sub_blocks(); }
-    static constexpr int kBytes = kBlockBytes<kHasMins>;
-    static constexpr int kSlab = kStep / kSub * kBytes;
+    static TileShapes shapes() { return shapes_of_sub_blocks<kSub>(); }
+    static constexpr int kBytes = kBlockBytes<kHasMins, kSub>;
+    static constexpr int kSlab = kStep / 32 * kBytes;
     static constexpr int kLag = 2;  // reading a tile back immediately would wait for it
 
     template <int kTokens>
     struct Tokens {
-        Coefficients<kHasMins, kStep / kSub, kTokens, false> c;
+        Coefficients<kHasMins, kStep / 32, kTokens, false> c;
         TileValues<kStep> values;
 
         explicit Tokens(const TileInput& in) : values(in.x, in.k, in.token, in.size, in.at, in.elements) {
-            c.fill(in.x, in.k, in.token, in.size, in.at, in.elements / kSub, 0);
+            c.fill(in.x, in.k, in.token, in.size, in.at, in.elements / 32, 0);
             c.clear(in.size);
         }
 
-        // Multiplies block s, and applies the sums of an earlier one.
+        // Multiplies sub-block s, and applies the sums of an earlier one.
         template <class Before>
         CHASKI_INLINE void add(const uint8_t* slab, int elements, const Before& before, Sums<1, kTokens>& y,
                                Prefetch<1>& prefetch) const {
             y.take(before);
             alignas(64) TileSums isum[4];
-            const int blocks = elements / kSub;
-            for_each_by_four(blocks + kLag, [&](auto i, int s) __attribute__((always_inline)) {
+            const int subs = elements / kSub;
+            for_each_by_four(subs + kLag, [&](auto i, int s) __attribute__((always_inline)) {
                 constexpr int S = i.value;
-                if (s < blocks) {
-                    multiply_sub_block<S, kStep>(values.of[0] + s * kSub, slab + s * kBytes, isum[S]);
+                if (s < subs) {
+                    const uint8_t* lines = slab + s / kSubs * kBytes + kLanes * kSub * (s % kSubs);
+                    multiply_sub_block<S, kStep, kSub>(values.of[0] + s * kSub, lines, isum[S]);
                     prefetch.fetch();
                 }
                 const int earlier = s - kLag;
-                if (earlier >= 0 && earlier < blocks)
-                    apply(isum[(S + 4 - kLag) % 4], slab + earlier * kBytes, earlier, y);
+                if (earlier >= 0 && earlier < subs) apply(isum[(S + 4 - kLag) % 4], slab, earlier, y);
             });
         }
 
         CHASKI_INLINE void apply(const TileSums& isum, const uint8_t* slab, int s,
                                  Sums<1, kTokens>& y) const {
-            const auto* scales = reinterpret_cast<const float*>(slab + kLanes * kSub);
-            const F32x16 scale = load_f32(scales);
+            const int b = s / kSubs;
+            const auto* scales = reinterpret_cast<const float*>(slab + b * kBytes + kLanes * 32);
+            const F32x16 scale = load_f32(scales + kLanes * (s % kSubs));
 #pragma GCC unroll 16
             for (int n = 0; n < kTokens; ++n) {
-                y.v[0][n] = fma(to_f32(load_i32(isum[n])), scale * splat(c.scale[n][s]), y.v[0][n]);
+                y.v[0][n] = fma(to_f32(load_i32(isum[n])), scale * splat(c.scale[n][b]), y.v[0][n]);
             }
             if constexpr (kHasMins) {
                 const F32x16 min = load_f32(scales + kLanes);
 #pragma GCC unroll 16
-                for (int n = 0; n < kTokens; ++n) y.v[0][n] = fma(min, splat(c.sum[n][s]), y.v[0][n]);
+                for (int n = 0; n < kTokens; ++n) y.v[0][n] = fma(min, splat(c.sum[n][b]), y.v[0][n]);
             }
         }
     };
@@ -167,12 +169,12 @@ struct AmxQuantized {
 struct AmxSuperQuantized {
     using Slab = SuperSlab<32, 32>;
     static constexpr int kStep = kSuperElements;
-    static constexpr int kSub = kTileSub;
+    static constexpr int kSub = 32;
     static constexpr int P = 1, N = kTileRows;
     static constexpr int kSmallest = N;  // smaller tiles leave rows of the tile registers unused
     static constexpr int kGroup = 8, kFewPanels = 0;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
-    static TileShapes shapes() { return shapes_of_sub_blocks(); }
+    static TileShapes shapes() { return shapes_of_sub_blocks<kSub>(); }
     static constexpr int kSlab = Slab::kBytes;
     static constexpr int kSubs = kStep / kSub;
 
@@ -196,7 +198,8 @@ struct AmxSuperQuantized {
             for_each_by_four(kSubs + 2, [&](auto i, int s) __attribute__((always_inline)) {
                 constexpr int S = i.value;
                 if (s < kSubs) {
-                    multiply_sub_block<S, kStep>(values.of[0] + s * kSub, slab + s * kLanes * kSub, isum[S]);
+                    multiply_sub_block<S, kStep, kSub>(values.of[0] + s * kSub, slab + s * kLanes * kSub,
+                                                       isum[S]);
                     prefetch.fetch();
                 }
                 if (S % 2 == 1 && s > 1 && s < kSubs + 2)

@@ -7,10 +7,14 @@
 
 namespace chaski::CHASKI_ISA {
 
-// Up to kCount blocks of 32 elements for N tokens. Unneeded members have only one block.
-template <bool kMins, int kCount, int N, bool kStarts = true>
+// Up to kCount blocks of 32 elements for N tokens. Unneeded members have only one block. kSub: elements with
+// an integer sum.
+template <bool kMins, int kCount, int N, bool kStarts = true, int kSub = 32>
 struct Coefficients {
-    alignas(64) int32_t start[N][kStarts ? kCount : 1];  // -bias * sum of values: initial integer sum
+    static constexpr int kSums = 32 / kSub;  // of a block
+
+    // -bias * sum of values: initial integer sum
+    alignas(64) int32_t start[N][kStarts ? kCount * kSums : 1];
     alignas(64) float scale[N][kCount];
     alignas(64) float sum[N][kMins ? kCount : 1];  // -(scale * sum of values), which multiplies the min
 
@@ -44,8 +48,10 @@ struct Coefficients {
         for (int i = 0; i < count; ++i) own[i] = scales[i];
         for (int i = 0; i < count; ++i) total[i] = sums[2 * i] + sums[2 * i + 1];
         __builtin_memcpy(scale[n], own, count * sizeof(float));
+        if constexpr (kStarts) {
+            for (int i = 0; i < count * kSums; ++i) start[n][i] = -bias * (kSums == 1 ? total[i] : sums[i]);
+        }
         for (int i = 0; i < count; ++i) {
-            if constexpr (kStarts) start[n][i] = -bias * total[i];
             if constexpr (kMins) sum[n][i] = -(own[i] * static_cast<float>(total[i]));
         }
     }

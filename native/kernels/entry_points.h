@@ -22,10 +22,12 @@ void matmul_float(const Matrix& w, int64_t panel_begin, int64_t panel_end, const
                   const Output& out, void* scratch);
 void matmul_bf16(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                  const Output& out, void* scratch);
-// Products of at most kStreamTokens tokens, for types without and with super-blocks. They are in separate
-// files because they take long to compile.
+// Products of at most kStreamTokens tokens, for types without super-blocks, with codebooks, and with
+// super-blocks. They are in separate files because they take long to compile.
 void stream_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,
                    const Output& out, void* scratch, const Variant& variant);
+void stream_codebooks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
+                      int64_t n, const Output& out, void* scratch, const Variant& variant);
 void stream_super_blocks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
                          int64_t n, const Output& out, void* scratch, const Variant& variant);
 // The same with two panels at a time, if kHasPairs.

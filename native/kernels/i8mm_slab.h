@@ -3,8 +3,8 @@
 // pair. Half a panel, four pairs of rows, is stored together:
 //
 //   slab of a panel        |half 0|half 1|
-//   half of blocks         |block 0|block 1|...      block       |codes|scales|mins, if any|
-//   half of a super-block  |sub-block 0|...|mins, if any|d|dmin, if any|      sub-block   |codes|scales|
+//   half of blocks         |block 0|block 1|...      block       |codes|scales, of each sub-block|mins, if
+//   any| half of a super-block  |sub-block 0|...|mins, if any|d|dmin, if any|      sub-block   |codes|scales|
 //   eight elements         |row 0, 8 of k|row 1, 8 of k|...
 //   scales                 |row 0|row 0|row 1|row 1|...
 #pragma once
@@ -63,23 +63,27 @@ CHASKI_INLINE void store_codes(const Format& block, uint8_t* to, int half) {
     });
 }
 
-template <bool kMins>
+template <bool kMins, int kSub = 32>
 struct BlockSlab {
     static constexpr int kCodes = 4 * kEight;
-    static constexpr int kBlock = kCodes + kFloats * (kMins ? 2 : 1);
+    static constexpr int kBlock = kCodes + kFloats * (32 / kSub + (kMins ? 1 : 0));
     static constexpr int kStep = 256;
     static constexpr int kHalf = kStep / 32 * kBlock;
 };
 
 template <class Format>
 static void unpack_blocks(const uint8_t* panel, int64_t elements, uint8_t* slab) {
-    using Slab = BlockSlab<Format::kMins>;
+    using Slab = BlockSlab<Format::kMins, Format::kSub>;
+    constexpr int kSubs = 32 / Format::kSub;
     for (int64_t at = 0; at < elements; at += Format::kElements, panel += Format::kBytes) {
         const Format block{{panel}};
         unroll<Format::kElements / 32>([&](auto s) __attribute__((always_inline)) {
-            store_codes<Format, s.value>(block, slab, Slab::kHalf);
             uint8_t* scales = slab + Slab::kCodes;
-            store_floats(scales, Slab::kHalf, block.template scale<s.value>());
+            unroll<kSubs>([&](auto i) __attribute__((always_inline)) {
+                constexpr int kS = s.value * kSubs + i.value;
+                store_codes<Format, kS>(block, slab + i * (Format::kSub / 8) * kEight, Slab::kHalf);
+                store_floats(scales + i * kFloats, Slab::kHalf, block.template scale<kS>());
+            });
             if constexpr (Format::kMins) {
                 store_floats(scales + kFloats, Slab::kHalf, block.template min<s.value>());
             }

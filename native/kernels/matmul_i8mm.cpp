@@ -107,9 +107,9 @@ CHASKI_INLINE IntegerSums<T> multiply(const uint8_t* codes, const TokenEights<kS
     return sums;
 }
 
-template <bool kMins>
+template <bool kMins, int kSubElements = 32>
 struct I8mmQuantized {
-    using Slab = BlockSlab<kMins>;
+    using Slab = BlockSlab<kMins, kSubElements>;
     static constexpr int kStep = Slab::kStep;
     static constexpr int kSub = 16;  // between two prefetches: a block of a half
     static constexpr int P = 1, N = kMostTokens;
@@ -150,11 +150,16 @@ struct I8mmQuantized {
         }
 
         CHASKI_INLINE void add_block(const uint8_t* slab, int b, FloatSums<T>& y) const {
-            const IntegerSums<T> isum = multiply<4>(slab, values, 4 * b);
             const uint8_t *row_scales = slab + Slab::kCodes, *row_mins = row_scales + kFloats;
-            for_sums<T>([&](auto r, auto t) __attribute__((always_inline)) {
-                const float32x4_t scale = vmulq_f32(floats_at(row_scales, r), scales.get(b, t));
-                y.v[r][t] = vfmaq_f32(y.v[r][t], vcvtq_f32_s32(isum.v[r][t]), scale);
+            unroll<32 / kSubElements>([&](auto s) __attribute__((always_inline)) {
+                constexpr int kEights = kSubElements / 8;
+                const IntegerSums<T> isum =
+                    multiply<kEights>(slab + s * kEights * kEight, values, 4 * b + s * kEights);
+                for_sums<T>([&](auto r, auto t) __attribute__((always_inline)) {
+                    const float32x4_t scale =
+                        vmulq_f32(floats_at(row_scales + s * kFloats, r), scales.get(b, t));
+                    y.v[r][t] = vfmaq_f32(y.v[r][t], vcvtq_f32_s32(isum.v[r][t]), scale);
+                });
             });
             if constexpr (kMins) {
                 for_sums<T>([&](auto r, auto t) __attribute__((always_inline)) {
@@ -289,7 +294,8 @@ static void multiply_as(const Matrix& w, int64_t begin, int64_t end, const Activ
                                                                        variant);
     } else {
         u.unpack = unpack_blocks<Format>;
-        run_product<I8mmQuantized<Format::kMins>>(u, w, begin, end, x, n, out, scratch, variant);
+        run_product<I8mmQuantized<Format::kMins, Format::kSub>>(u, w, begin, end, x, n, out, scratch,
+                                                                variant);
     }
 }
 
@@ -309,13 +315,17 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
     if (wants_super_blocks(w.type)) {
         return multiply_listed(SuperBlockFormats{}, w, panel_begin, panel_end, x, n, out, scratch, variant);
     }
+    if (has_codebook(w.type)) {
+        return multiply_listed(CodebookFormats{}, w, panel_begin, panel_end, x, n, out, scratch, variant);
+    }
     multiply_listed(BlockFormats{}, w, panel_begin, panel_end, x, n, out, scratch, variant);
 }
 
 int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
     int64_t most = neon::scratch_bytes_quantized(k, n);
-    for (int64_t bytes : {product_scratch_bytes<I8mmQuantized<true>>(n),
-                          product_scratch_bytes<I8mmSuperQuantized<16, 16>>(n)}) {
+    for (int64_t bytes :
+         {product_scratch_bytes<I8mmQuantized<true>>(n), product_scratch_bytes<I8mmQuantized<false, 16>>(n),
+          product_scratch_bytes<I8mmSuperQuantized<16, 16>>(n)}) {
         if (bytes > most) most = bytes;
     }
     return most;

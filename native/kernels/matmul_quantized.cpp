@@ -6,12 +6,29 @@
 
 #if defined(__AVX512VNNI__)
 #include "amx.h"
+#include "cpu_features.h"
+
+// Compiled for further instructions, like the functions that table.cpp declares.
+namespace chaski::avx512_vbmi {
+void stream_codebooks(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,
+                      int64_t n, const Output& out, void* scratch, const Variant& variant);
+}
 #endif
 
 namespace chaski::CHASKI_ISA {
 
-// The largest codes of formats without super-blocks: four, five or eight bits, which dot4 may treat alike.
+static auto stream_of_codebooks() {
+#if defined(__AVX512VNNI__)
+    return cpu_features().vbmi ? avx512_vbmi::stream_codebooks : stream_codebooks;
+#else
+    return stream_codebooks;
+#endif
+}
+
+// The largest codes of formats without super-blocks: four, five, seven or eight bits, which dot4 may treat
+// alike.
 constexpr int kNarrow = 31, kNarrowest = dot4_run<15> == dot4_run<31> ? kNarrow : 15;
+constexpr int kMiddle = dot4_run<31> == dot4_run<127> ? kNarrow : 127;
 constexpr int kWide = dot4_bias<255> == 0 ? kNarrow : 255;
 
 // sums += codes * values, over kElements of k. `lines` are those of the first panel, and each next panel is
@@ -54,8 +71,8 @@ CHASKI_INLINE void add_products(const uint8_t* lines, const int8_t* values, int6
     }
 }
 
-// The compile-time properties of a format without super-blocks.
-template <bool kHasMins, int kLargestCode>
+// The compile-time properties of a format without super-blocks. kSubElements share a scale.
+template <bool kHasMins, int kLargestCode, int kSubElements = 32>
 struct Quantized {
     static constexpr int kStep = 256;
     static constexpr int P = kTilePanels, N = kTileTokens;
@@ -63,13 +80,14 @@ struct Quantized {
     static constexpr int kGroup = kGroupPanels, kFewPanels = P;
     static Unpack unpack_of(const Unpacker& u) { return u.unpack; }
     static constexpr int kSub = 32;
-    static constexpr int kBytes = kBlockBytes<kHasMins>;
+    static constexpr int kSubs = kSub / kSubElements;
+    static constexpr int kBytes = kBlockBytes<kHasMins, kSubElements>;
     static constexpr int kSlab = kStep / kSub * kBytes;  // of one panel
 
     // The numbers of a tile's tokens that a step needs for every panel.
     template <int kTokens>
     struct Tokens {
-        Coefficients<kHasMins, kStep / kSub, kTokens> c;
+        Coefficients<kHasMins, kStep / kSub, kTokens, true, kSubElements> c;
         const int8_t* values = kept;
         int64_t apart = kStep;  // distance between two tokens
         alignas(64) int8_t kept[kTokens * kStep];
@@ -94,23 +112,28 @@ struct Quantized {
             y.take(before);
             for (int b = 0; b < elements / kSub; ++b) {
                 prefetch.fetch();
-                add_block(slab + b * kBytes, b, y);
+                unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
+                    add_sub_block<s.value>(slab + b * kBytes, b, y);
+                });
             }
         }
 
-        template <int kPanels>
-        CHASKI_INLINE void add_block(const uint8_t* slab, int b, Sums<kPanels, kTokens>& y) const {
+        // Sub-block S of block b.
+        template <int S, int kPanels>
+        CHASKI_INLINE void add_sub_block(const uint8_t* slab, int b, Sums<kPanels, kTokens>& y) const {
             I32x16 isum[kPanels][kTokens];
 #pragma GCC unroll 16
             for (int n = 0; n < kTokens; ++n) {
 #pragma GCC unroll 16
-                for (int p = 0; p < kPanels; ++p) isum[p][n] = splat(c.start[n][b]);
+                for (int p = 0; p < kPanels; ++p) isum[p][n] = splat(c.start[n][kSubs * b + S]);
             }
-            add_products<kSub, kSlab, kLargestCode>(slab, values + kSub * b, apart, isum);
+            constexpr int kFirst = kSubElements * S;
+            add_products<kSubElements, kSlab, kLargestCode>(slab + kLanes * kFirst,
+                                                            values + kSub * b + kFirst, apart, isum);
 #pragma GCC unroll 16
             for (int p = 0; p < kPanels; ++p) {
                 const auto* scales = reinterpret_cast<const float*>(slab + p * kSlab + kLanes * kSub);
-                const F32x16 scale = load_f32(scales);
+                const F32x16 scale = load_f32(scales + kLanes * S);
 #pragma GCC unroll 16
                 for (int n = 0; n < kTokens; ++n) {
                     y.v[p][n] = fma(to_f32(isum[p][n]), scale * splat(c.scale[n][b]), y.v[p][n]);
@@ -289,7 +312,10 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
     const bool is_super = wants_super_blocks(w.type);
     if (n <= kStreamTokens && variant.in_registers) {
         const bool in_pairs = kHasPairs && is_super && variant.in_pairs && n >= kPairedTokens;
-        const auto stream = in_pairs ? stream_super_pairs : is_super ? stream_super_blocks : stream_blocks;
+        const auto stream = in_pairs               ? stream_super_pairs
+                            : is_super             ? stream_super_blocks
+                            : has_codebook(w.type) ? stream_of_codebooks()
+                                                   : stream_blocks;
         return stream(w, panel_begin, panel_end, x, n, out, scratch, variant);
     }
     const Unpacker& u = unpacker_of(w.type);
@@ -298,8 +324,10 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
                          : is_super && u.sub == 16   ? run_product<SuperQuantized<16, 32, 31>>  // Q5_K
                          : is_super                  ? run_product<SuperQuantized<32, 32, 15>>  // Q4_K
                          : u.mins                    ? run_product<Quantized<true, kNarrow>>
+                         : u.sub == 16               ? run_product<Quantized<false, kMiddle, 16>>
                          : u.unpack_words != nullptr ? run_product<QuantizedWords>
-                         : u.max_code > kNarrow      ? run_product<Quantized<false, kWide>>
+                         : u.max_code > 127          ? run_product<Quantized<false, kWide>>
+                         : u.max_code > kNarrow      ? run_product<Quantized<false, kMiddle>>
                          : u.max_code > kNarrowest   ? run_product<Quantized<false, kNarrow>>
                                                      : run_product<Quantized<false, kNarrowest>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
@@ -307,14 +335,15 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
 
 // Few tokens need numbers for each block or for each super-block; the larger count is reserved.
 static int64_t stream_scratch_bytes(int64_t k) {
-    constexpr int64_t kNumbers = 3 * sizeof(float) * (kSuperElements / 32);
+    constexpr int64_t kNumbers = 4 * sizeof(float) * (kSuperElements / 32);
     constexpr int64_t kTerms = sizeof(SuperTerms);
     return kStreamTokens * (k + kSuperElements - 1) / kSuperElements *
            (kTerms > kNumbers ? kTerms : kNumbers);
 }
 
 int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
-    int64_t product = larger(product_scratch_bytes<Quantized<true, kNarrow>>(n),
+    int64_t product = larger(larger(product_scratch_bytes<Quantized<true, kNarrow>>(n),
+                                    product_scratch_bytes<Quantized<false, kMiddle, 16>>(n)),
                              product_scratch_bytes<SuperQuantized<16, 16, 3>>(n));
     if constexpr (kWordsAreFaster) product = larger(product, product_scratch_bytes<QuantizedWords>(n));
     return larger(stream_scratch_bytes(k), product);
@@ -344,13 +373,15 @@ void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_en
                          : is_super && u.sub == 16     ? run_tiles<AmxPieces<32>>
                          : is_super                    ? run_tiles<AmxSuperQuantized>
                          : u.mins                      ? run_tiles<AmxQuantized<true>>
+                         : u.sub == 16                 ? run_tiles<AmxQuantized<false, 16>>
                                                        : run_tiles<AmxQuantized<false>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
 }
 
 int64_t scratch_bytes_quantized_amx(int64_t k, int64_t n) {
     const int64_t product =
-        larger(product_scratch_bytes<AmxQuantized<true>>(n),
+        larger(larger(product_scratch_bytes<AmxQuantized<true>>(n),
+                      product_scratch_bytes<AmxQuantized<false, 16>>(n)),
                larger(product_scratch_bytes<AmxSuperQuantized>(n), product_scratch_bytes<AmxPieces<16>>(n)));
     return larger(scratch_bytes_quantized(k, n), product);
 }

@@ -11,6 +11,8 @@ using Bytes16 = uint8_t __attribute__((vector_size(16)));
 using Words8 = uint16_t __attribute__((vector_size(16)));
 using Dwords4 = uint32_t __attribute__((vector_size(16)));
 
+constexpr int kMovedBytes = 64;  // of the longest field whose bits or bytes change places
+
 // Bit 4 i + b of x, which belongs to element 4 i + b, moves to bit 8 b + i (a transposition of 8 by 4 bits).
 CHASKI_INLINE uint32_t spread_bits(uint32_t x) {
     uint32_t spread = 0;
@@ -21,6 +23,29 @@ CHASKI_INLINE uint32_t spread_bits(uint32_t x) {
         spread |= ((every_fourth | every_fourth >> 12) & 0xffu) << 8 * b;
     }
     return spread;
+}
+
+// Bits 8 i + 2 b and the next one of x, which belong to element 4 i + b, move to bit 8 b + 2 i (a
+// transposition of 4 by 4 fields).
+CHASKI_INLINE uint32_t spread_pairs(uint32_t x) {
+    const auto swap = [](uint32_t y, uint32_t mask, int apart) {
+        const uint32_t changed = (y ^ y >> apart) & mask;
+        return y ^ changed ^ changed << apart;
+    };
+    return swap(swap(x, 0x00cc00ccu, 6), 0x0000f0f0u, 12);
+}
+
+// The even bytes of x, then its odd bytes.
+CHASKI_INLINE uint64_t split_words(uint64_t x) {
+    using Bytes8 = uint8_t __attribute__((vector_size(8)));
+    const auto bytes = __builtin_bit_cast(Bytes8, x);
+    return __builtin_bit_cast(uint64_t, __builtin_shufflevector(bytes, bytes, 0, 2, 4, 6, 1, 3, 5, 7));
+}
+
+// Writes the changed `bytes` of a field, whole words of T.
+template <class T, class F>
+CHASKI_INLINE void transform(const uint8_t* from, int64_t bytes, uint8_t* to, const F& f) {
+    for (int64_t i = 0; i < bytes; i += sizeof(T)) write(to + i, f(read<T>(from + i)));
 }
 
 // Four rows of four dwords: out[j] becomes dword j of the four rows.
@@ -75,15 +100,31 @@ CHASKI_INLINE void interleave(const uint8_t* const (&rows)[kLanes], int64_t at, 
     }
 }
 
+// Writes a field whose bits or bytes change places within a row.
+static void pack_moved(const Field& field, const uint8_t* const (&rows)[kLanes], int64_t at, uint8_t* out,
+                       int step) {
+    alignas(16) uint8_t moved[kLanes][kMovedBytes];
+    const uint8_t* moved_rows[kLanes];
+    for (int r = 0; r < kLanes; ++r) {
+        moved_rows[r] = moved[r];
+        if (field.transform == Transform::kSpreadBits) {
+            transform<uint32_t>(rows[r] + at, field.bytes, moved[r], spread_bits);
+        } else if (field.transform == Transform::kSpreadPairs) {
+            transform<uint32_t>(rows[r] + at, field.bytes, moved[r], spread_pairs);
+        } else {
+            transform<uint64_t>(rows[r] + at, field.bytes, moved[r], split_words);
+        }
+    }
+    interleave<4>(moved_rows, 0, field.bytes, Dwords4{}, out, step);
+}
+
 // Writes `bytes` of a field to its units, which are `step` bytes apart.
 CHASKI_INLINE void pack_field(const Field& field, const uint8_t* const (&rows)[kLanes], int64_t at,
                               int64_t bytes, uint8_t* out, int step) {
     const uint32_t flip = field.transform == Transform::kFlipSign ? 0x80808080u : 0;
     const Dwords4 flips = {flip, flip, flip, flip};
-    if (field.transform == Transform::kSpreadBits) {
-        uint32_t words[kLanes];
-        for (int r = 0; r < kLanes; ++r) words[r] = read<uint32_t>(rows[r] + at);
-        for (int r = 0; r < kLanes; ++r) write(out + 4 * r, spread_bits(words[r]));
+    if (field.transform > Transform::kFlipSign) {
+        pack_moved(field, rows, at, out, step);
     } else if (field.unit == 4) {
         interleave<4>(rows, at, bytes, flips, out, step);
     } else if (field.unit == 2) {

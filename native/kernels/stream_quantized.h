@@ -25,32 +25,35 @@ namespace chaski::CHASKI_ISA {
 template <class Format>
 struct BlockTerms {
     static constexpr int kBias = Format::kOffset - dot4_bias<Format::kMaxCode>;
+    static constexpr int kSubs = 32 / Format::kSub;  // of a block
     const int64_t blocks;
-    int32_t* starts;  // [token][blocks]: -bias * sum of values, the initial integer sum
+    int32_t* starts;  // [token][blocks * kSubs]: -bias * sum of values, the initial integer sum
     float* scales;    // [token][blocks]
     float* sums;      // [token][blocks]: -(scale * sum of values), which multiplies the min
 
     BlockTerms(const Activations& x, int64_t k, int64_t n, void* scratch)
         : blocks(k / 32),
           starts(static_cast<int32_t*>(scratch)),
-          scales(reinterpret_cast<float*>(starts + n * blocks)),
+          scales(reinterpret_cast<float*>(starts + n * blocks * kSubs)),
           sums(scales + n * blocks) {
         for (int64_t i = 0; i < n * blocks; ++i) {
             const int total = x.sums[2 * i] + x.sums[2 * i + 1];
-            starts[i] = -kBias * total;
+            for (int s = 0; s < kSubs; ++s) {
+                starts[kSubs * i + s] = -kBias * (kSubs == 1 ? total : x.sums[2 * i + s]);
+            }
             scales[i] = x.scales[i];
             sums[i] = -(scales[i] * static_cast<float>(total));
         }
     }
 
     void skip(int64_t tokens) {
-        starts += tokens * blocks;
+        starts += tokens * blocks * kSubs;
         scales += tokens * blocks;
         sums += tokens * blocks;
     }
-    // The initial sum of block number `block` of 32 elements, counted from element `at` of k.
-    CHASKI_INLINE I32x16 start(int n, int64_t at, int block) const {
-        return kBias == 0 ? splat(0) : splat(starts[n * blocks + at / 32 + block]);
+    // The initial sum of sub-block number `sub`, counted from element `at` of k.
+    CHASKI_INLINE I32x16 start(int n, int64_t at, int sub) const {
+        return kBias == 0 ? splat(0) : splat(starts[n * blocks * kSubs + at / Format::kSub + sub]);
     }
     CHASKI_INLINE F32x16 scale(int n, int64_t block) const { return splat(scales[n * blocks + block]); }
     CHASKI_INLINE F32x16 sum(int n, int64_t block) const { return splat(sums[n * blocks + block]); }
@@ -151,7 +154,8 @@ CHASKI_INLINE void add_run(Format block, const TokenTerms<Format>& x, int64_t at
         constexpr int kS = R * kSubsOfRun<Format> + s;
         const F32x16 scale = block.template scale<kS>();
         for (int n = 0; n < N; ++n) {
-            y[n] = fma(to_f32(isum[s][n]), scale * x.scale(n, at / 32 + kS), y[n]);
+            const F32x16 own = x.scale(n, at / 32 + kS * Format::kSub / 32);
+            y[n] = fma(to_f32(isum[s][n]), scale * own, y[n]);
         }
         if constexpr (Format::kMins) {
             const F32x16 min = block.template min<kS>();

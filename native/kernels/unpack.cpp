@@ -22,16 +22,19 @@ CHASKI_INLINE void unpack_codes(const Format& block, uint8_t* lines) {
 
 template <class Format, bool kCentred>
 static void unpack_blocks(const uint8_t* panel, int64_t elements, uint8_t* slab) {
-    static_assert(Format::kSub == 32);
-    constexpr int kBytes = kBlockBytes<Format::kMins>;
+    constexpr int kSub = Format::kSub, kSubs = 32 / kSub;
+    static_assert(kSubs == 1 || !Format::kMins);
     for (int64_t at = 0; at < elements; at += Format::kElements, panel += Format::kBytes) {
         const Format block{{panel}};
         unroll<Format::kElements / 32>([&](auto s) __attribute__((always_inline)) {
-            unpack_codes<Format, kCentred, s.value>(block, slab);
             auto* scales = reinterpret_cast<float*>(slab + kLanes * 32);
-            store_f32(scales, block.template scale<s.value>());
+            unroll<kSubs>([&](auto i) __attribute__((always_inline)) {
+                constexpr int kS = s.value * kSubs + i.value;
+                unpack_codes<Format, kCentred, kS>(block, slab + kLanes * kSub * i);
+                store_f32(scales + kLanes * i, block.template scale<kS>());
+            });
             if constexpr (Format::kMins) store_f32(scales + kLanes, block.template min<s.value>());
-            slab += kBytes;
+            slab += kBlockBytes<Format::kMins, kSub>;
         });
     }
 }
@@ -100,11 +103,12 @@ static int read_code(const uint8_t* lines, int lane, int i) { return lines[64 * 
 // One lane of the slab of a block of the file.
 template <class Format>
 static void read_block_lane(const uint8_t* slab, int lane, float* out) {
-    for (int at = 0; at < Format::kElements; at += 32, slab += kBlockBytes<Format::kMins>) {
+    constexpr int kSub = Format::kSub;
+    for (int at = 0; at < Format::kElements; at += 32, slab += kBlockBytes<Format::kMins, kSub>) {
         const uint8_t* tail = slab + kLanes * 32 + 4 * lane;
-        const auto scale = read<float>(tail);
         const float min = Format::kMins ? read<float>(tail + 64) : 0.0f;
         for (int i = 0; i < 32; ++i) {
+            const auto scale = read<float>(tail + 64 * (i / kSub));
             *out++ = scale * static_cast<float>(read_code(slab, lane, i) - Format::kOffset) - min;
         }
     }
@@ -153,9 +157,9 @@ constexpr Unpacker quantized() {
         u.read_lane = read_super_lane<Format>;
     }
     if constexpr (kWordsAreFaster && Format::kMaxCode > 127) u.unpack_words = unpack_words<Format>;
-    if constexpr (kHasAmx && Format::kSub == 32)
-        u.unpack_for_tiles = unpack_of<Format, Format::kOffset != 0>();
-    if constexpr (kHasAmx && Format::kSub == 16) u.unpack_for_tiles = unpack_pieces<Format>;
+    constexpr bool kInPieces = Format::kIsSuper && Format::kSub == 16;
+    if constexpr (kHasAmx && !kInPieces) u.unpack_for_tiles = unpack_of<Format, Format::kOffset != 0>();
+    if constexpr (kHasAmx && kInPieces) u.unpack_for_tiles = unpack_pieces<Format>;
     return u;
 }
 template <class Weights>
@@ -171,18 +175,18 @@ constexpr Unpacker kFloat = {.type = Weights::kType,
                              .unpack_words = nullptr,
                              .read_lane = nullptr};
 
-template <class Blocks, class SuperBlocks>
+template <class Blocks, class Codebooks, class SuperBlocks>
 struct Unpackers;
-template <class... Blocks, class... SuperBlocks>
-struct Unpackers<FormatList<Blocks...>, FormatList<SuperBlocks...>> {
+template <class... Blocks, class... Codebooks, class... SuperBlocks>
+struct Unpackers<FormatList<Blocks...>, FormatList<Codebooks...>, FormatList<SuperBlocks...>> {
     static constexpr Unpacker kAll[] = {
-        kFloat<F32Weights>,     kFloat<F16Weights>,          kFloat<BF16Weights>,
-        quantized<Blocks>()..., quantized<SuperBlocks>()...,
+        kFloat<F32Weights>,     kFloat<F16Weights>,        kFloat<BF16Weights>,
+        quantized<Blocks>()..., quantized<Codebooks>()..., quantized<SuperBlocks>()...,
     };
 };
 
 const Unpacker& unpacker_of(DType type) {
-    const Unpacker* u = Unpackers<BlockFormats, SuperBlockFormats>::kAll;
+    const Unpacker* u = Unpackers<BlockFormats, CodebookFormats, SuperBlockFormats>::kAll;
     while (u->type != type) ++u;
     return *u;
 }

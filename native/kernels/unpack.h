@@ -3,6 +3,7 @@
 //
 //   line          |4 codes of row 0|4 codes of row 1|...|4 codes of row 15|      64 bytes, for 4 elements of
 //   k block of 32   |codes: 8 lines|scales of 16 rows: 64 bytes|mins, if any: 64 bytes|
+//                   |codes: 8 lines|scales of elements 0 to 15|of elements 16 to 31|     for blocks of 16
 //                                                            weight = scale * (code - offset) - min
 //   super-block   |codes: 64 lines|scales of pairs|mins of pairs, if any|d|dmin, if any|      64 bytes each
 //                                                            weight = d * scale * (code - offset) + dmin *
@@ -41,8 +42,8 @@ struct Unpacker {
 
 const Unpacker& unpacker_of(DType type);
 
-template <bool kMins>
-inline constexpr int kBlockBytes = kLanes * 32 + 64 + (kMins ? 64 : 0);
+template <bool kMins, int kSub = 32>
+inline constexpr int kBlockBytes = kLanes * 32 + 64 * (32 / kSub) + (kMins ? 64 : 0);
 
 inline constexpr int kWordBlockBytes = 2 * kLanes * 32 + 64;
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +12,7 @@ from chaski import _native
 from chaski.formats.quant import QuantType
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
 FLOAT_TYPES = [QuantType.F32, QuantType.F16, QuantType.BF16]
 QUANTIZED_TYPES = [t for t in map(QuantType, _native.matrix_types()) if t.block_size > 1]
@@ -37,12 +39,22 @@ def random_weights(type: QuantType, rows: int, k: int, seed: int = 0) -> NDArray
     if type.block_size == 1:
         return rng.standard_normal((rows, k)).astype(type.layout).view(np.uint8)
     blocks = rng.integers(0, 256, (rows, k // type.block_size * type.block_bytes), np.uint8).view(type.layout)
-    for name in ("d", "dmin", "m"):
-        if name in (type.layout.names or ()):
-            blocks[name] = rng.uniform(-0.05, 0.05, blocks.shape)
+    set_scales(blocks, type, lambda: rng.uniform(-0.05, 0.05, blocks.shape))
     if type is QuantType.MXFP4:
         blocks["e"] = rng.integers(118, 124, blocks.shape)
+    if type is QuantType.NVFP4:
+        blocks["d"] = rng.integers(24, 48, blocks["d"].shape)
     return blocks.view(np.uint8)
+
+
+def set_scales(blocks: NDArray[np.void], type: QuantType, draw: Callable[[], float | Doubles]) -> None:
+    """Write the half-precision numbers of blocks, each with a result of `draw`."""
+    for name in ("d", "dmin", "m"):
+        if name in (type.layout.names or ()) and type.layout[name] == np.float16:
+            blocks[name] = draw()
+    if type is QuantType.IQ1_M:  # a quarter of it in each of four words
+        d = np.asarray(draw(), "<f2").view("<u2")[..., None]
+        blocks["scales"] = blocks["scales"] & 0x0FFF | d >> np.arange(0, 16, 4, dtype="<u2") << 12
 
 
 def pack(

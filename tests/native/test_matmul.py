@@ -26,6 +26,7 @@ from tests.native.matmul_rule import (
     random_weights,
     rounded,
     seen,
+    set_scales,
     widths,
 )
 
@@ -182,9 +183,7 @@ def test_largest_codes_do_not_saturate(isa: str) -> None:
         for fill in (0x00, 0x7F, 0x80, 0xFF):
             data = np.full((16, k // type.block_size * type.block_bytes), fill, np.uint8)
             blocks = data.view(type.layout)
-            for name in ("d", "dmin", "m"):
-                if name in (type.layout.names or ()):
-                    blocks[name] = 0.01
+            set_scales(blocks, type, lambda: 0.01)
             if type is QuantType.MXFP4:
                 blocks["e"] = 127
             weights = dequantize(data, type, (16, k))
@@ -245,6 +244,15 @@ def test_every_exponent_of_mxfp4() -> None:
     for isa in _native.isa_names():
         matrix = pack(data, QuantType.MXFP4, 256, 32, isa)
         assert np.array_equal(_native.unpack_rows(matrix, np.arange(256), isa), weights)
+
+
+def test_every_scale_of_nvfp4() -> None:
+    data = np.full((64, 36), 0x27, np.uint8)
+    data[:, :4] = np.arange(256).reshape(64, 4)
+    weights = dequantize(data, QuantType.NVFP4, (64, 64))
+    for isa in _native.isa_names():
+        matrix = pack(data, QuantType.NVFP4, 64, 64, isa)
+        assert np.array_equal(_native.unpack_rows(matrix, np.arange(64), isa), weights)
 
 
 def test_unusable_arguments_are_refused() -> None:

@@ -19,6 +19,10 @@ OPTIONS = ("-std=c++20", "--fmad=false", "-default-device", "-DCHASKI_CUDA", "-D
 _SHARED = (
     "block.h",
     "blocks.h",
+    "codebook.h",
+    "codebook_blocks.h",
+    "codebook_lookup.h",
+    "codebooks.h",
     "formulas.h",
     "k_blocks.h",
     "matmul.h",

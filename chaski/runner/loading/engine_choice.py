@@ -109,8 +109,6 @@ def native_gap(file: GGUFFile) -> ChaskiError | None:
             f"{file.path}: architecture {file.architecture!r:.80} is not implemented here (`chaski models` "
             "lists those that are)"
         )
-    if (gap := _type_gap(file)) is not None:
-        return gap
     try:
         check_metadata(file)
     except ChaskiError:
@@ -130,18 +128,9 @@ def projector_gap(file: GGUFFile, path: Path) -> ChaskiError | None:
     """
     try:
         with open_model(path) as projector:
-            return _type_gap(projector) or _misfit(file, projector)
+            return _misfit(file, projector)
     except GGUFError:
         return None
-
-
-def _type_gap(file: GGUFFile) -> ChaskiError | None:
-    unknown = next((tensor for tensor in file.tensors.values() if not tensor.type.is_known), None)
-    if unknown is None:
-        return None
-    return UnsupportedError(
-        f"{unknown.path}: tensor {unknown.name} has the type {unknown.type.name}, which is not supported"
-    )
 
 
 def _misfit(file: GGUFFile, projector: GGUFFile) -> ChaskiError | None:

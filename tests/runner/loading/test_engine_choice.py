@@ -12,7 +12,7 @@ import chaski
 from chaski.errors import ModelError, OptionError, UnsupportedError
 from chaski.formats.gguf import TensorInfo, open_gguf
 from chaski.formats.gguf_writer import write_gguf
-from chaski.formats.quant import QuantType, row_bytes
+from chaski.formats.quant import QuantType
 from chaski.names import LLAMA_CPP, NATIVE
 from chaski.runner.channels.worker.client import Worker
 from chaski.runner.loading import engine_choice
@@ -63,8 +63,6 @@ GAPS: dict[str, tuple[dict[str, object], str]] = {
     "heads": ({"llama__attention__head_count": np.array([4, 2])}, "head_count differs from layer to layer"),
     "key heads": ({"llama__attention__head_count_kv": np.array([2, 1])}, "head_count_kv differs from layer"),
     "sizes": ({"llama__feed_forward_length": np.array([96, 64])}, "feed_forward_length differs from layer"),
-    "types": ({"matrices": QuantType.IQ2_XXS}, "has the type IQ2_XXS, which is not supported"),
-    "types of two bits": ({"matrices": QuantType.Q2_0}, "has the type Q2_0, which is not supported"),
 }
 
 
@@ -73,8 +71,7 @@ def test_llama_cpp_for_what_an_architecture_of_ours_lacks(
     gap: str, tmp_path: Path, is_installed: bool
 ) -> None:
     metadata, reason = GAPS[gap]
-    stored = metadata.get("matrices")
-    path = _stored(tmp_path, stored) if isinstance(stored, QuantType) else _tiny(tmp_path, metadata)
+    path = _tiny(tmp_path, metadata)
     with open_gguf(path) as file:
         assert usual_engine(file) == LLAMA_CPP
         if is_installed:
@@ -83,23 +80,12 @@ def test_llama_cpp_for_what_an_architecture_of_ours_lacks(
             with pytest.raises(UnsupportedError, match=rf"{reason}.*pip install 'chaski-llm\[llama-cpp\]'"):
                 choose_engine(file)
         assert choose_engine(file, NATIVE) == NATIVE, "what is asked for wins"
-        if "matrices" not in metadata:
-            with pytest.raises(UnsupportedError, match=reason):
-                chaski.load(path, engine=NATIVE)
+        with pytest.raises(UnsupportedError, match=reason):
+            chaski.load(path, engine=NATIVE)
 
 
 def _tiny(folder: Path, metadata: dict[str, object]) -> Path:
     return write_tiny_llama(folder / "a.gguf", None, **metadata)
-
-
-def _stored(folder: Path, type: QuantType) -> Path:
-    """Return bytes in a type that is only stored."""
-    with open_gguf(write_tiny_llama(folder / "f32.gguf")) as file:
-        tensors = all_tensors(file)
-        zeros = np.zeros(64 * row_bytes(type, 256), np.uint8)
-        tensors["blk.0.ffn_up.weight"] = bytes_as(zeros, type, (64, 256))
-        write_gguf(folder / "stored.gguf", file.metadata, tensors)
-    return folder / "stored.gguf"
 
 
 LAYER = "blk.1.attn_q"

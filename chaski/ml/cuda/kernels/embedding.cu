@@ -71,10 +71,17 @@ CHASKI_INLINE void write_part(const Format& block, float* y) {
             part.template write<kPart, 0>(y);
         }
     } else {
+        constexpr int kSubs = 32 / Format::kSub;
         float min = 0.0f;
         if constexpr (Format::kMins) min = -block.template min<kPart>().v;
-        part.template read<kPart, 0>(block, block.template scale<kPart>().v, min);
-        part.template write<kPart, 0>(y);
+        unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
+            constexpr int kIndex = decltype(s)::value, kS = kPart * kSubs + kIndex;
+            part.template read<kS, 16 * kIndex>(block, block.template scale<kS>().v, min);
+        });
+        unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
+            constexpr int kIndex = decltype(s)::value;
+            part.template write<kPart * kSubs + kIndex, 16 * kIndex>(y);
+        });
     }
 }
 

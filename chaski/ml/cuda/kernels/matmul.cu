@@ -28,7 +28,7 @@ struct Panel {
     // Floats of one step of the chain, for a row and a token.
     static constexpr int kFloats = Format::kIsSuper ? 1 : Format::kMins ? 4 : 2;
     // Elements of k of a step, and the number of steps of a block of weights.
-    static constexpr int kStep = Format::kIsSuper ? kSuperElements : 32;
+    static constexpr int kStep = Format::kIsSuper ? kSuperElements : Format::kSub;
     static constexpr int kSteps = Format::kElements / kStep;
 
     // The integer products of sub-block S with each token's values from element `at` of k on.
@@ -130,8 +130,9 @@ struct Panel {
             multiply<kSub>(block, x, at, sums);
             const float scale = block.template scale<kSub>().v;
             for (int n = 0; n < kTokens; ++n) {
-                const int64_t element = x.number[n] * a.k + at + 32 * kSub;
-                const int32_t total = a.sums[element / 16] + a.sums[element / 16 + 1];
+                const int64_t element = x.number[n] * a.k + at + kStep * kSub;
+                int32_t total = a.sums[element / 16];
+                if constexpr (kStep == 32) total += a.sums[element / 16 + 1];
                 const float own = a.scales[element / 32];
                 store(n, kSub, 0, static_cast<float>(sums[n] - Format::kOffset * total));
                 store(n, kSub, 1, scale * own);

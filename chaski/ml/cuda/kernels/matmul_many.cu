@@ -127,20 +127,20 @@ CHASKI_INLINE void unpack_super_block(const Format& block, int panel, int turn, 
     }
 }
 
-// Unpacks `count` sub-blocks of 32, of consecutive blocks.
+// Unpacks `count` times 32 elements, of consecutive blocks.
 template <class Format>
 CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, int turn,
                                  Unpacked<Format>& to) {
-    constexpr int kEach = Format::kElements / 32;
-    for (int index = turn; index < count / kEach; index += 8) {
+    constexpr int kEach = Format::kElements / Format::kSub, kWords = Format::kSub / 4;
+    for (int index = turn; index < count * 32 / Format::kElements; index += 8) {
         const Format block{{weights + index * Format::kBytes}};
         unroll<kEach>([&](auto s) __attribute__((always_inline)) {
             constexpr int kSub = decltype(s)::value;
             const int place = index * kEach + kSub;
             to.scales[panel][place][lane() % 8][lane() / 8] = device::as_int(block.template scale<kSub>().v);
             if constexpr (Format::kMins) to.mins[panel][place][lane()] = block.template min<kSub>().v;
-            unroll<8>([&](auto i) __attribute__((always_inline)) {
-                store_codes(to, panel, place * 8 + decltype(i)::value,
+            unroll<kWords>([&](auto i) __attribute__((always_inline)) {
+                store_codes(to, panel, place * kWords + decltype(i)::value,
                             block.template codes<kSub, decltype(i)::value>());
             });
         });
@@ -357,11 +357,15 @@ CHASKI_INLINE void multiply_blocks(const Unpacked<Format>& weights, const Activa
 #pragma unroll 2
     for (int b = 0; b < count; ++b) {
         uint32_t a[4];
-        float scales[2], mins[2] = {};
+        constexpr int kSubs = 32 / Format::kSub;
+        float scales[kSubs][2], mins[2] = {};
         load_codes(weights, own, b, a);
-        const auto both = *reinterpret_cast<const int2*>(weights.scales[own.panel][b][own.row]);
-        scales[0] = device::as_float(both.x);
-        scales[1] = device::as_float(both.y);
+        for (int s = 0; s < kSubs; ++s) {
+            const auto& two = weights.scales[own.panel][b * kSubs + s][own.row];
+            const auto both = *reinterpret_cast<const int2*>(two);
+            scales[s][0] = device::as_float(both.x);
+            scales[s][1] = device::as_float(both.y);
+        }
         for (int i = 0; i < 2; ++i) {
             if constexpr (Format::kMins) mins[i] = weights.mins[own.panel][b][own.row + 8 * i];
         }
@@ -378,11 +382,18 @@ CHASKI_INLINE void multiply_blocks(const Unpacked<Format>& weights, const Activa
                     token_sums[i] = -(token_scales[i] * sum);
                 }
             }
-            int32_t c[4] = {};
-            device::multiply_32_ss(c, a, values.x, values.y);
+            int32_t c[kSubs][4] = {};
+            if constexpr (kSubs == 1) {
+                device::multiply_32_ss(c[0], a, values.x, values.y);
+            } else {
+                device::multiply_16_ss(c[0], a[0], a[1], values.x);
+                device::multiply_16_ss(c[1], a[2], a[3], values.y);
+            }
             for (int i = 0; i < 4; ++i) {
                 float& sum = y[tile][i];
-                sum = device::fma(to_float(c[i]), scales[i / 2] * token_scales[i % 2], sum);
+                for (int s = 0; s < kSubs; ++s) {
+                    sum = device::fma(to_float(c[s][i]), scales[s][i / 2] * token_scales[i % 2], sum);
+                }
                 if constexpr (Format::kMins) sum = device::fma(mins[i / 2], token_sums[i % 2], sum);
             }
         }

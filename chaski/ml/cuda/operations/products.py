@@ -18,7 +18,10 @@ __all__ = ["PRODUCTS", "add", "embedding", "product"]
 
 _FLOATS = {QuantType.F32: "F32Weights", QuantType.F16: "F16Weights", QuantType.BF16: "BF16Weights"}
 _SUPER = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
-_WITH_SHORT_SUBS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q5_K, QuantType.Q6_K)  # of 16 elements
+_WITH_SHORT_SUBS = (  # of 16 elements
+    *(QuantType.Q2_K, QuantType.Q3_K, QuantType.Q5_K, QuantType.Q6_K),
+    *(QuantType.NVFP4, QuantType.IQ1_M, QuantType.IQ2_XS, QuantType.IQ2_S),
+)
 _WITH_MINS = (QuantType.Q4_1, QuantType.Q5_1)
 _LANES = 16
 _MANY = 9  # from this many tokens on, tensor instructions multiply
@@ -165,7 +168,7 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
     tokens = sharing.tokens
     own = min(8, tokens)
     is_small = type.block_size == 32
-    steps = 1 if type in _SUPER else type.block_size // 32
+    steps = 1 if type in _SUPER else type.block_size // (16 if type in _WITH_SHORT_SUBS else 32)
     floats = 1 if type in _SUPER else 4 if type in _WITH_MINS else 2
     unit = 1 if not is_small else 4 if own <= 2 else 2
 
@@ -179,8 +182,8 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
     # If there are few panels, each gets many threads.
     is_short = panels > 3 * lowering.multiprocessors or columns < 16 * unit * type.block_size
     groups = 8 if is_short or own > 2 else 16
-    if memory(groups)[1] > 2 * _SHARED:
-        groups = 4
+    while memory(groups)[1] > 2 * _SHARED:
+        groups //= 2
     shared = sum(memory(groups))
     threads = _LANES * (groups + max(2, own + own % 2))
     defines = (
