@@ -1,33 +1,24 @@
 """Types of few bits, computed natively and by the real llama.cpp.
 
-Any bytes are valid codes of these types, so matrices are random with a reasonable scale. The exact numbers
-are those that the native engine computes from the same weights as float32.
+The exact numbers are those that the native engine computes from the same weights as float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import chaski
-from chaski.formats.dequantize import dequantize
-from chaski.formats.gguf import open_gguf
-from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import UNSUPPORTED_TYPES, QuantType
 from chaski.runner.channels.worker.client import Worker
-from tests.native.matmul_rule import set_scales
-from tests.rewriting import bytes_as
-from tests.tiny_llama import write_tiny_llama
+from tests.mixed_llama import Pair, write_mixed_llama
 
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.oracle
 
-HIDDEN, LAYERS, HEADS, KV_HEADS = 256, 2, 4, 2
-PRINTABLE = slice(0x21, 0x7F)
 PROMPT = "the other end in the"
 NEAR = 0.2  # both round activations to int8
 
@@ -37,60 +28,9 @@ NAMES = (
 )
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The same model twice: `stored` in a type of few bits, `plain` in float32."""
-
-    stored: Path
-    plain: Path
-
-
 @pytest.fixture(params=NAMES)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
-    type = QuantType[request.param]
-    with open_gguf(write_tiny_llama(tmp_path / "tiny.gguf")) as tiny:
-        metadata = dict(tiny.metadata)
-        vocab_size = tiny.tensors["token_embd.weight"].shape[0]
-    for key in ("embedding_length", "feed_forward_length"):
-        metadata[f"llama.{key}"] = HIDDEN
-    kv = KV_HEADS * HIDDEN // HEADS
-    rows = {"attn_q": HIDDEN, "attn_k": kv, "attn_v": kv, "attn_output": HIDDEN}
-    rows |= {"ffn_gate": HIDDEN, "ffn_up": HIDDEN, "ffn_down": HIDDEN}
-    shapes = {"token_embd.weight": (vocab_size, HIDDEN)}
-    for layer in range(LAYERS):
-        shapes |= {f"blk.{layer}.{name}.weight": (count, HIDDEN) for name, count in rows.items()}
-    random = np.random.default_rng(2)
-    blocks = {name: random_blocks(type, shape[0], random) for name, shape in shapes.items()}
-    norms = [f"blk.{layer}.{name}" for layer in range(LAYERS) for name in ("attn_norm", "ffn_norm")]
-    norms.append("output_norm")
-    others: dict[str, np.ndarray] = {
-        f"{name}.weight": np.ones(HIDDEN, np.float32) for name in (*norms, "output_norm")
-    }
-    output = np.zeros((vocab_size, HIDDEN), np.float32)  # it never ends, and writes only complete characters
-    output[PRINTABLE] = random.standard_normal(output[PRINTABLE].shape) / HIDDEN**0.5
-    others["output.weight"] = output
-    same = {name: (array, QuantType.F32) for name, array in others.items()}
-    stored = {name: bytes_as(found, type, shapes[name]) for name, found in blocks.items()}
-    plain = {name: (dequantize(found, type, shapes[name]), QuantType.F32) for name, found in blocks.items()}
-    write_gguf(tmp_path / "stored.gguf", metadata, {**stored, **same})
-    write_gguf(tmp_path / "plain.gguf", metadata, {**plain, **same})
-    return Pair(tmp_path / "stored.gguf", tmp_path / "plain.gguf")
-
-
-def random_blocks(type: QuantType, rows: int, random: np.random.Generator) -> np.ndarray:
-    """Return random codes for rows of HIDDEN elements, with a scale that keeps the size of products."""
-    size = HIDDEN // type.block_size * type.block_bytes
-    blocks = random.integers(0, 256, (rows, size), np.uint8).view(type.layout)
-    if type.name.startswith("TQ"):
-        blocks["qs"] = random.integers(0, 0xAA, blocks["qs"].shape, np.uint8)
-    if type is QuantType.TQ2_0:  # code 3 is unused
-        blocks["qs"] &= ~(blocks["qs"] >> 1) | 0xAA
-    if type is QuantType.NVFP4:
-        blocks["d"] = random.integers(0x10, 0x18, blocks["d"].shape)
-    set_scales(blocks, type, lambda: 1.0)
-    values = dequantize(blocks.view(np.uint8), type, (rows, HIDDEN))
-    set_scales(blocks, type, lambda: 1.5 / HIDDEN**0.5 / float(values.std()))
-    return blocks.view(np.uint8)
+    return write_mixed_llama(tmp_path, [QuantType[request.param]])
 
 
 @pytest.fixture
