@@ -117,6 +117,7 @@ class Weight(Struct, eq=False):
     with the same bits: outputs of a matrix (whole heads for attention), experts, or rows of a table.
     None means that every device needs all of it.
     `handle` is the backend's own form of the data.
+    `scale` is a weight (1,) that multiplies all products with this one. Files may have it next to a matrix.
     """
 
     shape: tuple[int, ...]
@@ -128,6 +129,13 @@ class Weight(Struct, eq=False):
     name: str = ""
     handle: object | None = None
     array: npt.NDArray[np.float32] | None = None
+    scale: Weight | None = None
+
+    def scaled(self, y: Tensor) -> Tensor:
+        """Multiply a product with this weight, or rows of it, by its scale."""
+        if self.scale is None or self.scale.array is None:
+            return y
+        return y * float(self.scale.array[0])
 
     @property
     def is_present(self) -> bool:

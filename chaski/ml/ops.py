@@ -93,7 +93,7 @@ __all__ = [
 def embedding(ids: Tensor, table: Weight) -> Tensor:
     """Return the rows of `table` (vocab, d) for `ids` (n,) int32 -> (n, d)."""
     require(len(table.shape) == 2 and len(ids.shape) == 1, "embedding", table.shape, ids.shape)
-    return ids.graph.record("embedding", (ids, table), (ids.shape[0], table.shape[1]))
+    return table.scaled(ids.graph.record("embedding", (ids, table), (ids.shape[0], table.shape[1])))
 
 
 def product(x: Tensor, weight: Weight) -> Tensor:

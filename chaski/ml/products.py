@@ -50,12 +50,17 @@ def _linear(x: F32, weight: F32, bias: F32 | None = None) -> F32:
 def linear(x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
     """x (n, columns) times the transposed `weight` (rows, columns), plus `bias` (rows,) -> (n, rows).
 
-    Adapters of the graph change the result; see `Adapters`.
+    The weight's scale multiplies the product, before the bias. Adapters of the graph change the result; see
+    `Adapters`.
     """
     require(x.shape[1:] == (weight.shape[1],), "linear", x.shape, weight.shape)
     require(bias is None or bias.shape == (weight.shape[0],), "linear", weight.shape, bias and bias.shape)
-    operands = (x, weight) if bias is None else (x, weight, bias)
-    y = x.graph.record("linear", operands, (x.shape[0], weight.shape[0]))
+    own = None if weight.scale is not None else bias
+    operands = (x, weight) if own is None else (x, weight, own)
+    y = weight.scaled(x.graph.record("linear", operands, (x.shape[0], weight.shape[0])))
+    if bias is not own:
+        assert bias is not None
+        y = y.graph.record("add_vector", (y, bias), y.shape)
     return y if x.graph.adapters is None else x.graph.adapters.applied(y, x, weight)
 
 
@@ -68,7 +73,7 @@ def first_outputs(x: Tensor, weight: Weight, count: int) -> Tensor:
     """Return the first `count` results of `linear`, without a bias; `count` is a multiple of 256."""
     require(x.shape[1:] == (weight.shape[1],), "first_outputs", x.shape, weight.shape)
     require(0 < count <= weight.shape[0] and count % 256 == 0, "first_outputs", weight.shape, count)
-    return x.graph.record("first_outputs", (x, weight), (x.shape[0], count), count=count)
+    return weight.scaled(x.graph.record("first_outputs", (x, weight), (x.shape[0], count), count=count))
 
 
 def _expert_linear(x: F32, groups: I32, weight: F32, bias: F32 | None = None) -> F32:

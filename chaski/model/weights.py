@@ -73,8 +73,31 @@ def match_weights(
                 f"{projector.path}: {file.path} also contains tensor {twice[0]}; load it without a projector"
             )
         tensors |= {name: info for name, info in projector.tensors.items() if not name.startswith(unused)}
+    scales = _take_scales(model, tensors)
     _split_joined(model, tensors)
-    return _match(model, file, tensors)
+    return _match(model, file, tensors) + scales
+
+
+def _take_scales(model: HasWeights, tensors: dict[str, TensorInfo]) -> list[tuple[Weight, TensorInfo]]:
+    """Give matrices the scales next to them in the file, such as `blk.0.attn_q.scale` (1,), and return these.
+
+    Files with NVFP4 have them, and scales for inputs in that type, which are not used.
+    """
+    weights = dict(model.weights())
+    matrices = {name: [weight] for name, weight in weights.items() if len(weight.shape) == 2}
+    matrices |= {whole: [weight for _, weight in parts] for whole, parts in model.joined_weights()}
+    pairs = []
+    for name, info in list(tensors.items()):
+        matrix, _, kind = name.rpartition(".")
+        own = matrices.get(f"{matrix}.weight", [])
+        if kind == "input_scale" and own:
+            del tensors[name]
+        elif kind == "scale" and info.shape == (1,) and name not in weights and own:
+            scale = Weight((1,), host=True, name=name)
+            pairs.append((scale, tensors.pop(name)))
+            for weight in own:
+                weight.scale = scale
+    return pairs
 
 
 def _split_joined(model: HasWeights, tensors: dict[str, TensorInfo]) -> None:

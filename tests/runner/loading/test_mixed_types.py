@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import chaski
 from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.runner.loading.engine_choice import native_gap
 from tests.mixed_llama import write_mixed_llama
 from tests.native.matmul_rule import QUANTIZED_TYPES
+from tests.rewriting import all_tensors
 
 
 @pytest.mark.parametrize("experts", [0, 3])
@@ -31,3 +34,23 @@ def test_every_type_in_one_file(experts: int, tmp_path: Path) -> None:
     np.testing.assert_array_equal(alone, found[:7])
     assert exact.std() > 0.05
     assert np.abs(found - exact).mean() < 0.1 * exact.std()
+
+
+def test_matrices_with_a_scale_next_to_them(tmp_path: Path) -> None:
+    """Files with NVFP4 have factors for whole matrices, and for inputs. The latter change nothing."""
+    plain = write_mixed_llama(tmp_path, [QuantType.NVFP4]).plain
+    with open_gguf(plain) as file:
+        tensors: dict[str, Any] = all_tensors(file)
+        halved = {"blk.0.attn_q": 0.5, "blk.1.ffn_up": 2.0, "output": 4.0, "token_embd": 0.25}
+        for name, factor in halved.items():
+            values = file.tensors[f"{name}.weight"].data.view(np.float32) / np.float32(factor)
+            tensors[f"{name}.weight"] = values.reshape(file.tensors[f"{name}.weight"].shape), QuantType.F32
+            tensors[f"{name}.scale"] = np.array([factor], np.float32), QuantType.F32
+            tensors[f"{name}.input_scale"] = np.array([7], np.float32), QuantType.F32
+        write_gguf(tmp_path / "scaled.gguf", file.metadata, tensors)
+        assert native_gap(file) is None
+    tokens = [int(i) for i in np.random.default_rng(4).integers(0, 256, 20)]
+    with chaski.load(plain) as model:
+        wanted = model.logits(tokens)
+    with chaski.load(tmp_path / "scaled.gguf") as model:
+        np.testing.assert_array_equal(model.logits(tokens), wanted)
