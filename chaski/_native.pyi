@@ -114,27 +114,53 @@ def encode_blocks(
     """
 
 def fit_affine(
-    x: Annotated[NDArray[numpy.float32], dict(shape=(None, 32), order="C", device="cpu", writable=False)],
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     top: float,
     intervals: Annotated[
         NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
     ],
+    weights: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ]
+    | None = None,
     isa: str = "auto",
 ) -> tuple[
     Annotated[NDArray[numpy.float32], dict(shape=(None,))],
     Annotated[NDArray[numpy.float32], dict(shape=(None,))],
 ]:
     """
-    Scales and minimums of sub-blocks (n, 32): the best grid of levels 0 to top that starts with one of these numbers of intervals over the range.
+    Scales and minimums of sub-blocks (n, 8, 16 or 32): the best grid of levels 0 to top that starts with
+    one of these numbers of intervals over the range.
     """
 
 def fit_symmetric(
-    x: Annotated[NDArray[numpy.float32], dict(shape=(None, 16), order="C", device="cpu", writable=False)],
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    low: float,
+    high: float,
     places: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    weights: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ]
+    | None = None,
     isa: str = "auto",
 ) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
     """
-    Scales of sub-blocks (n, 16) for levels -32 to 31; places: where the largest magnitude is tried.
+    Scales of sub-blocks (n, 8, 16 or 32) for the levels low to high; places: the levels of the largest
+    magnitude that are tried.
+    """
+
+def fit_listed(
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    values: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    places: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    weights: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ]
+    | None = None,
+    isa: str = "auto",
+) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    """
+    Scales of sub-blocks (n, 8, 16 or 32) whose levels are sixteen ascending values.
     """
 
 def rounded_rows(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 import chaski
-from chaski.formats.requantize import requantize
+from chaski.formats.requantize import plan_types, requantize
 from chaski.kvcache import LayerCache
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.backend import Backend
@@ -111,7 +111,7 @@ class _Layer:
 def quantized(path: Path, target: Path, kind: str = "Q4_0") -> Path:
     """Write the file with matrices of this type, whose products use other kernels."""
     with open_model(path) as file:
-        requantize(file, target, kind)
+        requantize(file, target, plan_types(file, kind))
     return target
 
 

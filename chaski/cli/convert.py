@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import click
 
 from chaski.cli.layout import duration, size, size_in_bytes
+from chaski.cli.output_file import check_target
 
 if TYPE_CHECKING:
     from chaski.formats.gguf import GGUFFile
@@ -28,7 +28,8 @@ __all__ = ["command"]
     default="F16",
     show_default=True,
     metavar="TYPE",
-    help="F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, Q4_1 or Q4_0.",
+    help="F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, Q4_1, Q4_0, IQ4_NL, "
+    "IQ4_XS, Q3_K_L, Q3_K_M, Q3_K_S or Q2_K.",
 )
 @click.option(
     "--projector",
@@ -83,7 +84,7 @@ def command(
     if projector is not None and projector.resolve() == out.resolve():
         raise OptionError(f"{out} cannot also be the projector's file; give --projector another name")
     for path in filter(None, (out, projector)):
-        _check_target(path)
+        check_target(path)
     started = time.monotonic()
     with closing(ProgressBar(f"converting {folder.name}")) as bar:
 
@@ -111,7 +112,7 @@ def _convert_adapter(
 
     if given := [name for name, value in others.items() if value is not None]:
         raise OptionError(f"{folder} is an adapter; convert it without {given[0]}")
-    _check_target(out)
+    check_target(out)
     started = time.monotonic()
     try:
         summary = convert_adapter(folder, out, _base(base), type_)
@@ -132,19 +133,3 @@ def _base(base: str | None) -> Path | GGUFFile | None:
     if base is None or Path(base).is_dir():
         return None if base is None else Path(base)
     return open_model(base if Path(base).is_file() else find_model(base).path)
-
-
-def _check_target(path: Path) -> None:
-    """Raise OptionError if the file cannot be written, before the conversion starts."""
-    from chaski.errors import OptionError
-
-    if path.is_dir():
-        raise OptionError(f"{path} is a folder; name the file to write, such as {path / 'model.gguf'}")
-    if not path.parent.is_dir():
-        raise OptionError(f"{path} cannot be written: folder {path.parent} does not exist; create it first")
-    try:
-        # Checking permissions is not enough: the file system may be read-only, or virtual like /proc.
-        with TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise OptionError(f"{path} cannot be written: {error.strerror or error}") from None

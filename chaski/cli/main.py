@@ -29,6 +29,7 @@ _COMMANDS = {
     "push": "chaski.cli.push",
     "create": "chaski.cli.create",
     "convert": "chaski.cli.convert",
+    "quantize": "chaski.cli.quantize",
     "list": "chaski.cli.list",
     "ps": "chaski.cli.ps",
     "top": "chaski.cli.top",

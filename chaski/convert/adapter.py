@@ -21,11 +21,11 @@ from chaski.convert.adapter_base import AdapterBase
 from chaski.convert.checkpoint import computing, plain_name
 from chaski.convert.config import Config, read_json
 from chaski.convert.factors import Factors, Pair, combine
-from chaski.convert.mixture import find_mixture
 from chaski.convert.tensors import TensorShape
 from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.mixture import find_mixture
 from chaski.formats.quant import QuantType
 from chaski.formats.quantize import quantize
 from chaski.formats.safetensors import SafeTensor, open_safetensors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -14,12 +15,12 @@ from numpy.typing import NDArray
 from chaski.convert.checkpoint import Checkpoint, computing, plan_conversion
 from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata
-from chaski.convert.mixture import Mixture, Sizes, find_mixture
 from chaski.convert.pooling import dense_metadata, pooling_metadata
 from chaski.convert.tensors import Planned, Sources
 from chaski.convert.tokenizer import tokenizer_metadata
 from chaski.errors import FormatError, ModelError
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.mixture import PLAIN, Mixture, Sizes, find_mixture, fitting
 from chaski.formats.quant import QuantType
 from chaski.text.tokenizer.vocabulary import PREFIX
 
@@ -33,7 +34,10 @@ _File: TypeAlias = tuple[Path, Metadata, list[Planned]]
 _QUANTIZATION_VERSION = 2
 _MXFP4_FILE = 38
 _TEMPLATE = "tokenizer.chat_template"
-_LAYERS_OF_70B = 80
+_WHOLE = re.compile(
+    r"_norm\.weight$|ffn_gate_inp|^position_embd|^token_types|shortconv\.conv|ssm_conv1d|^v\.(\w*position|patch)_embd"
+    r"|^v\.(position|patch)_embedding|^v\.patch_conv"
+)
 
 
 class Summary(Struct, frozen=True):
@@ -60,7 +64,7 @@ def convert(
 ) -> Summary:
     """Convert the checkpoint in `folder` to the GGUF file `out`, which appears once it is complete.
 
-    type: a name of `mixture.MIXTURES`. progress: is called with the bytes that are written, and those of all.
+    type: a name of `MIXTURES`. progress: is called with the bytes that are written, and those of all.
     projector: a separate file for the encoder of images, as llama.cpp reads it; otherwise `out` has both, as
     Ollama does. target: the checkpoint that a draft was trained for; its weights need not be there. task:
     that whose adapter is merged with the weights, in a checkpoint that has some. No more than a part of one
@@ -158,15 +162,23 @@ def _general(architecture: str, type: str, folder: Path, file_type: int) -> Meta
 
 
 def _types(mixture: Mixture, metadata: Metadata, plan: list[Planned]) -> dict[str, QuantType]:
-    def number(key: str) -> int:
-        value = metadata.get(f"{metadata['general.architecture']}.{key}", 0)
-        return value if isinstance(value, int) else 0
+    shapes = {planned.name: planned.shape for planned in plan}
+    chosen = mixture.choose(shapes, Sizes.of(metadata))
+    types = {name: chosen.get(name) or _precise(name, shape, mixture.base) for name, shape in shapes.items()}
+    # Small tensors that no mixture names are whole in every file that the converter writes.
+    types |= {name: QuantType.F32 for name, shape in shapes.items() if _is_whole(name, shape)}
+    return types | {planned.name: planned.packed for planned in plan if planned.packed is not None}
 
-    num_layers = number("block_count")
-    grouped = number("attention.head_count") != number("attention.head_count_kv")
-    sizes = Sizes(num_layers, number("expert_count"), num_layers == _LAYERS_OF_70B and grouped)
-    chosen = mixture.types({planned.name: planned.shape for planned in plan}, sizes)
-    return chosen | {planned.name: planned.packed for planned in plan if planned.packed is not None}
+
+def _is_whole(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 1 or not name.endswith(".weight") or _WHOLE.search(name) is not None
+
+
+def _precise(name: str, shape: tuple[int, ...], base: QuantType) -> QuantType:
+    """The type of a matrix that the mixture leaves out, such as one of an image encoder."""
+    if base in PLAIN:
+        return base
+    return fitting(QuantType.Q8_0, shape[-1]) if name.startswith("v.") else QuantType.F16
 
 
 def _lazy(planned: Planned, type: QuantType, sources: Sources) -> LazyTensor:

@@ -70,6 +70,7 @@ def write_gguf(
         for name, tensor in lazy.items():
             _pad(file, alignment)
             _write_tensor(file, name, tensor)
+        _pad(file, alignment)  # llama.cpp reads the data of some files as one piece, with its padding
 
 
 def header(metadata: Mapping[str, MetadataValue], tensors: Mapping[str, LazyTensor]) -> bytes:

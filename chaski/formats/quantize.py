@@ -1,7 +1,7 @@
 """Quantization: float tensors to the blocks of `quant.py`, on all cores.
 
-The native core computes. Plain numbers and blocks of 32 are ggml's to the bit. For the K-quants, the core
-searches for the scales: the format fixes the meaning of a block, but not the choice of its numbers.
+The native core computes. Plain numbers and blocks of 32 are ggml's to the bit. For the K types and IQ4, the
+core searches for the scales: the format fixes the meaning of a block, but not the choice of its numbers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from chaski import _native
 from chaski.errors import FormatError, UnsupportedError
-from chaski.formats.quant import BlockFields, Bytes, Floats, PackedBlocks, QuantType, as_float32, row_bytes
-from chaski.formats.scale_search import extreme, fit_affine, fit_symmetric, nearest_levels, reciprocal
+from chaski.formats.quant import Bytes, Floats, QuantType, as_float32, row_bytes
+from chaski.formats.scale_search import element_weights
+from chaski.formats.searched import BY_IMPORTANCE, SEARCHED
 
 _LARGEST = {QuantType.F32: float(np.finfo(np.float32).max), QuantType.BF16: 255 * 2.0**120}
 _LARGEST_HALF = 65504.0
@@ -26,17 +27,23 @@ _PARTS_OF_A_THREAD = 4  # so that a thread that falls behind leaves some to the 
 # Elements that a thread should have: it takes a tenth of a millisecond to start.
 _WORTH_A_THREAD = 1 << 20
 _SEARCHED_WORTH_A_THREAD = 1 << 16
+_LEAST_IMPORTANCE = 1e-6  # of the mean
+_PLAINLY_WEIGHTED = (QuantType.Q6_K,)  # with so many levels, magnitudes need not count in addition
 
 
 def quantize(
-    array: NDArray[np.floating[Any] | np.uint16], type: QuantType, num_threads: int | None = None
+    array: NDArray[np.floating[Any] | np.uint16],
+    type: QuantType,
+    num_threads: int | None = None,
+    importance: Floats | None = None,
 ) -> Bytes:
     """Return the bytes of `array` as a tensor of `type`: uint8, one dimension.
 
     array: numbers; those of uint16 are the bits of BF16.
     num_threads: by default one per core, or fewer for small arrays. The bytes do not depend on it.
+    importance: how much the error of each column counts: (columns,). Types of eight bits or more ignore it.
 
-    Types: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K; UnsupportedError for others.
+    Types: those of `QUANTIZABLE`; UnsupportedError for others.
     FormatError when the rows are not whole blocks, or a value is infinite, not a number or too large for the
     type.
     """
@@ -45,11 +52,19 @@ def quantize(
     row_bytes(type, array.shape[-1])
     values = array.reshape(-1, type.block_size)
     blocks = np.empty((len(values), type.block_bytes), np.uint8)
+    by_column = None
+    if importance is not None and type in BY_IMPORTANCE:
+        by_column = _usable(importance).reshape(-1, type.block_size)
 
     def encode(part: range) -> None:
         for begin in part:
             some = slice(begin, min(begin + part.step, part.stop))
-            _ENCODERS[type](as_float32(values[some]), type, blocks[some])
+            floats = as_float32(values[some])
+            if by_column is None:
+                _ENCODERS[type](floats, type, blocks[some])
+            else:
+                columns = by_column[np.arange(begin, begin + len(floats)) % len(by_column)]
+                _encode_by_importance(floats, columns, type, blocks[some])
 
     threads = num_threads or _threads_worth_it(array.size, type)
     parts = _parts(len(values), threads, _ELEMENTS_AT_ONCE // type.block_size)
@@ -70,7 +85,7 @@ def _parts(count: int, threads: int, step: int) -> list[range]:
 
 def _threads_worth_it(num_elements: int, type: QuantType) -> int:
     """Threads that quantize that many elements faster than fewer would, one per core at most."""
-    worth = _SEARCHED_WORTH_A_THREAD if type in _K_ENCODERS else _WORTH_A_THREAD
+    worth = _SEARCHED_WORTH_A_THREAD if type in SEARCHED else _WORTH_A_THREAD
     return max(1, min(_num_cores(), num_elements // worth))
 
 
@@ -79,21 +94,9 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def pack(fields: BlockFields, bits: int, run: int) -> Bytes:
-    """Put fields of `bits` bits together; the inverse of `dequantize.unpack`."""
-    per_byte = 8 // bits
-    runs = fields.reshape(len(fields), -1, per_byte, run)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    packed: Bytes = np.bitwise_or.reduce(runs << shifts, axis=2)
-    return packed.reshape(len(fields), -1)
-
-
-def pack_scales_6bit(scales: Bytes, minimums: Bytes) -> Bytes:
-    """Put 8 scales and 8 minimums of six bits into 12 bytes, as `unpack_scales_6bit` reads them."""
-    low = np.hstack([scales[:, :4], minimums[:, :4]])
-    top = np.hstack([scales[:, 4:], minimums[:, 4:]]) >> 4 << 6
-    rest = scales[:, 4:] & 15 | minimums[:, 4:] << 4
-    return np.hstack([low | top, rest])
+def _usable(importance: Floats) -> Floats:
+    """Raise the importance of columns that no token used, so that their values are not lost entirely."""
+    return np.maximum(importance, np.float32(_LEAST_IMPORTANCE) * importance.mean())
 
 
 def _choices() -> str:
@@ -122,60 +125,16 @@ def _encode_plainly(values: Floats, type: QuantType, out: Bytes) -> None:
 def _encode_by_search(values: Floats, type: QuantType, out: Bytes) -> None:
     """Encode blocks whose scales the native core searches for."""
     _check_range(float(np.abs(values).max(initial=0.0)), type)
-    out[:] = _K_ENCODERS[type](values).view(np.uint8).reshape(out.shape)
+    out[:] = SEARCHED[type](values, None).view(np.uint8).reshape(out.shape)
 
 
-def _encode_q4_k(values: Floats) -> PackedBlocks:
-    blocks = np.empty(len(values), QuantType.Q4_K.layout)
-    levels = _encode_affine(blocks, values, 15)
-    blocks["qs"] = pack(levels, 4, 32)
-    return blocks
+def _encode_by_importance(values: Floats, importance: Floats, type: QuantType, out: Bytes) -> None:
+    """Encode blocks so that errors in columns of large importance are small."""
+    _check_range(float(np.abs(values).max(initial=0.0)), type)
+    weights = importance if type in _PLAINLY_WEIGHTED else element_weights(values, importance)
+    out[:] = BY_IMPORTANCE[type](values, weights).view(np.uint8).reshape(out.shape)
 
 
-def _encode_q5_k(values: Floats) -> PackedBlocks:
-    blocks = np.empty(len(values), QuantType.Q5_K.layout)
-    levels = _encode_affine(blocks, values, 31)
-    blocks["qs"] = pack(levels & 15, 4, 32)
-    blocks["qh"] = pack(levels >> 4, 1, 32)
-    return blocks
-
-
-def _encode_affine(blocks: PackedBlocks, values: Floats, top: int) -> Bytes:
-    """Fill in the scales and minimums of Q4_K or Q5_K blocks and return the levels: (blocks, 256)."""
-    parts = values.reshape(-1, 32)
-    scales, minimums = (fit.reshape(-1, 8) for fit in fit_affine(parts, top))
-    blocks["d"] = scales.max(axis=1) / np.float32(63)
-    blocks["dmin"] = minimums.max(axis=1) / np.float32(63)
-    d, dmin = (blocks[field].astype(np.float32)[:, None] for field in ("d", "dmin"))
-    scale_levels = nearest_levels(scales * reciprocal(d), 0, 63)
-    minimum_levels = nearest_levels(minimums * reciprocal(dmin), 0, 63)
-    blocks["scales"] = pack_scales_6bit(scale_levels.astype(np.uint8), minimum_levels.astype(np.uint8))
-    stored_scales = (d * scale_levels).reshape(-1, 1)
-    stored_minimums = (dmin * minimum_levels).reshape(-1, 1)
-    levels = nearest_levels((parts + stored_minimums) * reciprocal(stored_scales), 0, top)
-    return levels.astype(np.uint8).reshape(len(values), 256)
-
-
-def _encode_q6_k(values: Floats) -> PackedBlocks:
-    blocks = np.empty(len(values), QuantType.Q6_K.layout)
-    parts = values.reshape(-1, 16)
-    scales = fit_symmetric(parts).reshape(-1, 16)
-    blocks["d"] = extreme(scales) / np.float32(-128)
-    d = blocks["d"].astype(np.float32)[:, None]
-    scale_levels = nearest_levels(scales * reciprocal(d), -128, 127)
-    blocks["scales"] = scale_levels
-    levels = nearest_levels(parts * reciprocal((d * scale_levels).reshape(-1, 1)), -32, 31) + 32
-    fields = levels.astype(np.uint8).reshape(-1, 256)
-    blocks["ql"] = pack(fields & 15, 4, 64)
-    blocks["qh"] = pack(fields >> 4, 2, 32)
-    return blocks
-
-
-_K_ENCODERS: dict[QuantType, Callable[[Floats], PackedBlocks]] = {
-    QuantType.Q4_K: _encode_q4_k,
-    QuantType.Q5_K: _encode_q5_k,
-    QuantType.Q6_K: _encode_q6_k,
-}
 _ENCODERS: dict[QuantType, Callable[[Floats, QuantType, Bytes], None]] = {
     QuantType.F32: _encode_plainly,
     QuantType.F16: _encode_plainly,
@@ -185,5 +144,7 @@ _ENCODERS: dict[QuantType, Callable[[Floats, QuantType, Bytes], None]] = {
     QuantType.Q5_0: _encode_plainly,
     QuantType.Q5_1: _encode_plainly,
     QuantType.Q8_0: _encode_plainly,
-    **dict.fromkeys(_K_ENCODERS, _encode_by_search),
+    **dict.fromkeys(SEARCHED, _encode_by_search),
 }
+QUANTIZABLE = tuple(_ENCODERS)
+"""The types that `quantize` can write."""

@@ -1,84 +1,130 @@
-"""`requantize`: a GGUF file again, its matrices in smaller types, as llama.cpp's mixtures choose them."""
+"""`requantize`: a GGUF file again with its tensors in other types, as a mixture chooses them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from chaski.errors import UnsupportedError
-from chaski.formats.file_types import FILE_TYPES
+from chaski.errors import FormatError, OptionError, UnsupportedError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.gguf_tensors import TensorInfo
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
-from chaski.formats.quant import QuantType, row_bytes
+from chaski.formats.importance import ImportanceMatrix
+from chaski.formats.mixture import MIXTURES, PLAIN, Mixture, Sizes, Wishes, find_mixture
+from chaski.formats.quant import Floats, QuantType, row_bytes
 from chaski.formats.quantize import quantize
 
-__all__ = ["MIXTURES", "merge", "requantize"]
+__all__ = ["ElementProgress", "Plan", "check_is_float", "merge", "plan_types", "requantize"]
 
 _ELEMENTS_AT_ONCE = 1 << 20
-_FLOATS = (QuantType.F32, QuantType.F16, QuantType.BF16)
-_LAYER = re.compile(r"blk\.(\d+)\.")
-# Encoders of images and what joins them to the text: small, and they suffer from fewer bits.
-_VISION = ("v.", "mm.")
-_NUMBERS = {name: number for number, name in FILE_TYPES.items()}
-
+_QUANTIZATION_VERSION = 2
 
 ElementProgress: TypeAlias = Callable[[int, int], None]
-"""Called with the elements that are done, and those of all tensors."""
+"""Called with the bytes of the source that are done, and those of all tensors."""
 
 
 def _untold(done: int, total: int) -> None:
     """Progress that is ignored."""
 
 
-class _Mixture(Struct, frozen=True):
-    """Types of the matrices. `better` is for values and down projections in the most important layers."""
+class Plan(Struct, frozen=True):
+    """The types of all tensors of a file that is to be written."""
 
-    usual: QuantType
-    output: QuantType
-    better: QuantType | None = None
+    mixture: Mixture
+    types: Mapping[str, QuantType]
+    importance: ImportanceMatrix | None = None
+
+    def sizes(self, file: GGUFFile) -> dict[str, int]:
+        """Return the bytes of each tensor in its new type."""
+        return {
+            name: row_bytes(self.types[name], tensor.shape[-1]) * math.prod(tensor.shape[:-1])
+            for name, tensor in file.tensors.items()
+        }
+
+    def notes(self, file: GGUFFile) -> list[str]:
+        """Return sentences about losses that the user may not expect."""
+        changed = [tensor for name, tensor in file.tensors.items() if self.types[name] is not tensor.type]
+        lossy = [tensor for tensor in changed if self.types[tensor.name] not in PLAIN]
+        again = {tensor.type.name for tensor in lossy} - {type.name for type in (*PLAIN, QuantType.Q8_0)}
+        notes = []
+        if again:
+            notes.append(
+                f"Tensors of {', '.join(sorted(again))} were quantized again, which loses more than "
+                "quantizing the original; use a file of F16, BF16 or Q8_0 if there is one."
+            )
+        if self.importance is not None:
+            of = self.importance.of
+            missing = [tensor.name for tensor in changed if of(tensor.name, tensor.shape) is None]
+            if missing:
+                path = self.importance.path
+                notes.append(f"{len(missing)} tensors have no importance in {path}, such as {missing[0]}.")
+        return notes
 
 
-MIXTURES = {
-    "F32": _Mixture(QuantType.F32, QuantType.F32),
-    "F16": _Mixture(QuantType.F16, QuantType.F16),
-    "BF16": _Mixture(QuantType.BF16, QuantType.BF16),
-    "Q8_0": _Mixture(QuantType.Q8_0, QuantType.Q8_0),
-    "Q6_K": _Mixture(QuantType.Q6_K, QuantType.Q6_K),
-    "Q5_K_M": _Mixture(QuantType.Q5_K, QuantType.Q6_K, QuantType.Q6_K),
-    "Q5_K_S": _Mixture(QuantType.Q5_K, QuantType.Q6_K),
-    "Q4_K_M": _Mixture(QuantType.Q4_K, QuantType.Q6_K, QuantType.Q6_K),
-    "Q4_K_S": _Mixture(QuantType.Q4_K, QuantType.Q6_K),
-    "Q4_0": _Mixture(QuantType.Q4_0, QuantType.Q6_K),
-}
-"""The mixtures by name. Vectors, norms, routers and encoders of images always keep their type."""
-
-
-def requantize(file: GGUFFile, path: Path, mixture: str, progress: ElementProgress = _untold) -> None:
-    """Write the tensors of `file` to `path` in the types of a mixture.
-
-    Raises UnsupportedError for an unknown mixture, and for a file that is quantized already.
-    """
+def check_is_float(file: GGUFFile, mixture: str) -> None:
+    """Raise UnsupportedError for an unknown mixture, and for a file that is quantized already."""
     if mixture not in MIXTURES:
         known = ", ".join(MIXTURES)
         raise UnsupportedError(f"unsupported quantization type {mixture} - supported types are {known}")
-    if any(tensor.type not in _FLOATS for tensor in file.tensors.values() if len(tensor.shape) > 1):
+    if any(tensor.type not in PLAIN for tensor in file.tensors.values() if len(tensor.shape) > 1):
         raise UnsupportedError("quantization is only supported for F16, BF16 and F32 models")
+
+
+def plan_types(
+    file: GGUFFile, mixture: str, wishes: Wishes | None = None, importance: ImportanceMatrix | None = None
+) -> Plan:
+    """Choose the type of each tensor, before anything is written.
+
+    Raises OptionError for an unknown mixture, for one that needs an importance matrix which is missing or
+    lacks a tensor, and for a matrix that was made with another model. Raises UnsupportedError for a type that
+    cannot be read.
+    """
+    found = find_mixture(mixture)
+    wishes = replace(wishes or Wishes(), has_importance=importance is not None)
+    shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
+    chosen = found.choose(shapes, Sizes.of(file.metadata), wishes)
+    types = {name: chosen.get(name, tensor.type) for name, tensor in file.tensors.items()}
+    for name, type in chosen.items():
+        tensor = file.tensors[name]
+        if type is not tensor.type and not tensor.type.is_known:
+            raise UnsupportedError(f"tensor {name!r} is of type {tensor.type.name}, which cannot be read")
+        row = None if importance is None else importance.of(name, tensor.shape)
+        if row is None and type is not tensor.type and found.needs_importance(name, type):
+            raise OptionError(
+                f"{name} as {type.name} needs an importance matrix"
+                + (" with this tensor" if importance is not None else "")
+                + "; make one with `chaski imatrix` and give it with --imatrix"
+            )
+    return Plan(found, types, importance)
+
+
+def requantize(file: GGUFFile, path: Path, plan: Plan, progress: ElementProgress = _untold) -> None:
+    """Write the tensors of `file` to `path` in the types of a plan; `path` appears once it is complete.
+
+    No more than a million elements are in memory as floats. Raises FormatError for values that a type cannot
+    hold, with the name of the tensor.
+    """
     count = _Count(file, progress)
-    layers = 1 + max((_layer(name) for name in file.tensors), default=0)
-    is_tied = "output.weight" not in file.tensors
     tensors = {
-        name: _converted(tensor, _type(tensor, MIXTURES[mixture], layers, is_tied), count)
+        name: _converted(tensor, plan.types[name], count, plan.importance)
         for name, tensor in file.tensors.items()
     }
-    write_gguf(path, _metadata(file) | {"general.file_type": np.uint32(_NUMBERS[mixture])}, tensors)
+    metadata = _metadata(file) | {
+        "general.quantization_version": np.uint32(_QUANTIZATION_VERSION),
+        "general.file_type": np.uint32(plan.mixture.number),
+    }
+    if plan.importance is not None:
+        metadata |= plan.importance.note
+    write_gguf(path, metadata, tensors)
 
 
 def merge(file: GGUFFile, path: Path, progress: ElementProgress = _untold) -> None:
@@ -90,38 +136,6 @@ def merge(file: GGUFFile, path: Path, progress: ElementProgress = _untold) -> No
 
 def _metadata(file: GGUFFile) -> dict[str, Any]:
     return {key: value for key, value in file.metadata.items() if not key.startswith("split.")}
-
-
-def _type(tensor: TensorInfo, mixture: _Mixture, layers: int, is_tied: bool) -> QuantType:
-    if len(tensor.shape) < 2 or not tensor.name.endswith(".weight") or "_norm" in tensor.name:
-        return tensor.type
-    if tensor.name.startswith(_VISION):
-        return tensor.type
-    if "ffn_gate_inp" in tensor.name or tensor.shape[-1] % QuantType.Q8_0.block_size:
-        return tensor.type
-    wanted = _wanted(tensor.name, mixture, layers, is_tied)
-    # Q8_0 takes any row that is left, and loses the least.
-    return QuantType.Q8_0 if tensor.shape[-1] % wanted.block_size else wanted
-
-
-def _wanted(name: str, mixture: _Mixture, layers: int, is_tied: bool) -> QuantType:
-    if name == "output.weight" or (is_tied and name == "token_embd.weight"):
-        return mixture.output
-    is_sensitive = "attn_v." in name or "ffn_down" in name
-    if mixture.better and is_sensitive and _gets_more_bits(_layer(name), layers):
-        return mixture.better
-    return mixture.usual
-
-
-def _gets_more_bits(layer: int, layers: int) -> bool:
-    """The first and the last eighth of the layers, and each third one between."""
-    eighth = layers // 8
-    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
-
-
-def _layer(name: str) -> int:
-    match = _LAYER.match(name)
-    return int(match[1]) if match else 0
 
 
 class _Count:
@@ -137,19 +151,42 @@ class _Count:
         self._progress(self._done, self._total)
 
 
-def _converted(tensor: TensorInfo, type: QuantType, count: _Count) -> LazyTensor:
-    return LazyTensor(tensor.shape, type, partial(_chunks, tensor, type, count))
+def _converted(
+    tensor: TensorInfo, type: QuantType, count: _Count, importance: ImportanceMatrix | None = None
+) -> LazyTensor:
+    row = None
+    if importance is not None and type is not tensor.type:
+        row = importance.of(tensor.name, tensor.shape)
+    return LazyTensor(tensor.shape, type, partial(_chunks, tensor, type, count, row))
 
 
-def _chunks(tensor: TensorInfo, type: QuantType, count: _Count) -> Iterator[NDArray[np.uint8]]:
-    """The tensor's bytes in another type, some rows at a time."""
+def _chunks(
+    tensor: TensorInfo, type: QuantType, count: _Count, importance: Floats | None
+) -> Iterator[NDArray[np.uint8]]:
+    """The tensor's bytes in another type, some rows of one matrix at a time."""
     columns = tensor.shape[-1]
     rows = tensor.data.reshape(-1, row_bytes(tensor.type, columns))
+    of_matrix = len(rows) if importance is None else len(rows) // len(importance)
     step = max(1, _ELEMENTS_AT_ONCE // columns)
-    for begin in range(0, len(rows), step):
-        part = rows[begin : begin + step]
-        if type is tensor.type:
-            yield part
-        else:
-            yield quantize(part.view(tensor.type.layout), type)
-        count.add(part.nbytes)
+    for matrix in range(len(rows) // of_matrix):
+        for begin in range(matrix * of_matrix, (matrix + 1) * of_matrix, step):
+            part = rows[begin : min(begin + step, (matrix + 1) * of_matrix)]
+            if type is tensor.type:
+                yield part
+            else:
+                row = None if importance is None else importance[matrix]
+                yield _quantized(tensor, part, type, row)
+            count.add(part.nbytes)
+
+
+def _quantized(
+    tensor: TensorInfo, part: NDArray[np.uint8], type: QuantType, importance: Floats | None
+) -> NDArray[np.uint8]:
+    if tensor.type in PLAIN:
+        values = part.view(tensor.type.layout)
+    else:
+        values = dequantize(part, tensor.type, (len(part), tensor.shape[-1]))
+    try:
+        return quantize(values, type, importance=importance)
+    except FormatError as error:
+        raise FormatError(f"tensor {tensor.name!r}: {error}") from None

@@ -1,6 +1,7 @@
 """Scales of quantized blocks: a search for those with the smallest error, by the native core.
 
-The formats define what a scale means, not how to choose it. Every function works on all rows at once.
+The formats define what a scale means, not how to choose it. Every function works on all rows at once. Rows
+have 8, 16 or 32 elements. `weights`, of the shape of the rows, are the shares of the elements in the error.
 """
 
 from __future__ import annotations
@@ -10,11 +11,24 @@ import numpy as np
 from chaski import _native
 from chaski.formats.quant import Floats
 
-__all__ = ["extreme", "fit_affine", "fit_symmetric", "intervals", "nearest_levels", "places", "reciprocal"]
+__all__ = [
+    "element_weights",
+    "extreme",
+    "fit_affine",
+    "fit_listed",
+    "fit_scales",
+    "fit_symmetric",
+    "intervals",
+    "nearest_levels",
+    "places",
+    "reciprocal",
+]
 
 _NEGLIGIBLE = 1e-15  # every half-precision scale for a smaller spread is zero
 _GRID_STEPS = np.arange(-2.0, 1.1, 0.2)
 _EXTREME_STEPS = np.arange(-0.9, 1.0, 0.1)
+_SCALE_STEPS = np.arange(-0.9, 1.0, 0.1)
+_LISTED_STEPS = np.arange(-7.0, 7.5, 1.0)
 
 
 def nearest_levels(values: Floats, low: int, high: int) -> Floats:
@@ -34,6 +48,17 @@ def extreme(values: Floats) -> Floats:
     return np.take_along_axis(values, place, axis=1)[:, 0]
 
 
+def element_weights(x: Floats, importance: Floats | np.float32) -> Floats:
+    """Weights of elements by the importance of their columns, which has the shape of x or is a number.
+
+    A large value moves a product most, so that magnitudes count too, but less than proportionally: an element
+    of size zero still counts as one whose square is twice the mean.
+    """
+    squares = x * x
+    spread = squares.mean(axis=1, keepdims=True) * np.float32(2)
+    return importance * np.sqrt(spread + squares)
+
+
 def intervals(top: int) -> Floats:
     """Numbers of intervals over the range of a row that `fit_affine` tries: fewer and more than `top`.
 
@@ -42,24 +67,40 @@ def intervals(top: int) -> Floats:
     return np.concatenate([[top], top + _GRID_STEPS]).astype(np.float32)
 
 
-def places() -> Floats:
-    """Where `fit_symmetric` puts the value of largest magnitude: around level -32."""
-    return (32 + _EXTREME_STEPS).astype(np.float32)
+def places(lowest: int = -32) -> Floats:
+    """Where `fit_symmetric` puts the value of largest magnitude: around the lowest level."""
+    return (lowest - _EXTREME_STEPS).astype(np.float32)
 
 
-def fit_affine(x: Floats, top: int) -> tuple[Floats, Floats]:
+def fit_affine(x: Floats, top: int, weights: Floats | None = None) -> tuple[Floats, Floats]:
     """Find scale and minimum >= 0 of each row with small weighted error of `scale * level - minimum`.
 
     First come grids with fewer or more intervals than `top` over the row's range, then grids of the best line
-    itself: the classic alternation of assigning levels and fitting the line. x: (rows, 32).
+    itself: the classic alternation of assigning levels and fitting the line. By default, weights are the
+    magnitudes plus their mean.
     """
-    return _native.fit_affine(x, top, intervals(top))
+    return _native.fit_affine(x, top, intervals(top), weights)
 
 
-def fit_symmetric(x: Floats) -> Floats:
-    """Find the scale of each row with small error of `scale * level`, levels -32 to 31. x: (rows, 16).
+def fit_symmetric(x: Floats, lowest: int, weights: Floats | None = None) -> Floats:
+    """Find the scale of each row with small error of `scale * level`, levels `lowest` to `-lowest - 1`.
 
-    Each step puts the value of largest magnitude at another place near level -32; the best scale for the
-    levels that x then has is a projection (weighted by x squared), and its length says how good it is.
+    Each step puts the value of largest magnitude at another place near the lowest level; the best scale for
+    the levels that x then has is a projection (weighted by x squared, by default), and its length says how
+    good it is.
     """
-    return _native.fit_symmetric(x, places())
+    return _native.fit_symmetric(x, lowest, -lowest - 1, places(lowest), weights)
+
+
+def fit_scales(scales: Floats, top: int, weights: Floats) -> Floats:
+    """Find the factor of each row of scales >= 0 with small error of `factor * level`, levels 0 to `top`."""
+    return _native.fit_symmetric(scales, 0, top, (top + _SCALE_STEPS).astype(np.float32), weights)
+
+
+def fit_listed(x: Floats, values: Floats, weights: Floats | None = None) -> Floats:
+    """Find the scale of each row with small error of `scale * value`, for sixteen ascending values.
+
+    The value of largest magnitude is tried near the lowest and near the highest of them.
+    """
+    tried = np.concatenate([values[0] + _LISTED_STEPS, [values[-1], -values[0]]]).astype(np.float32)
+    return _native.fit_listed(x, values, tried, weights)

@@ -44,13 +44,14 @@ def rewrite(
 
     def write(target: Path, note: Note) -> None:
         from chaski.formats.gguf import open_gguf
-        from chaski.formats.requantize import merge, requantize
+        from chaski.formats.requantize import check_is_float, merge, plan_types, requantize
 
         with open_gguf(source) as file:
             if mixture is None:
                 merge(file, target, note)
             else:
-                requantize(file, target, mixture, note)
+                check_is_float(file, mixture)
+                requantize(file, target, plan_types(file, mixture), note)
 
     status = f"quantizing {weights.file_type} model to {mixture}" if mixture else "joining the parts"
     return (yield from written(blobs, status, write))

@@ -1,11 +1,13 @@
 // Encoding of floats as blocks, and the search for scales of K-quants, for Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "checks.h"
@@ -19,8 +21,7 @@ using namespace nb::literals;
 namespace chaski {
 namespace {
 
-template <int kElements>
-using SubBlocks = nb::ndarray<const float, nb::shape<-1, kElements>, nb::c_contig, nb::device::cpu>;
+using SubBlockRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Steps = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Fits = nb::ndarray<nb::numpy, float, nb::ndim<1>>;
 
@@ -45,27 +46,54 @@ float encode_floats(int type, const Values& x, float limit, const Encoded& out, 
                                  out.data());
 }
 
-std::pair<Fits, Fits> affine(const SubBlocks<32>& x, float top, const Steps& intervals,
-                             const std::string& isa) {
+SubBlocks sub_blocks(const SubBlockRows& x, const std::optional<SubBlockRows>& weights) {
+    const std::size_t elements = x.shape(1);
+    require(elements == 8 || elements == 16 || elements == 32, "sub-blocks have 8, 16 or 32 elements");
+    require(!weights || (weights->shape(0) == x.shape(0) && weights->shape(1) == elements),
+            "there is one weight for each element");
+    return {x.data(), weights ? weights->data() : nullptr, static_cast<std::int64_t>(x.shape(0)),
+            static_cast<int>(elements)};
+}
+
+std::pair<Fits, Fits> affine(const SubBlockRows& x, float top, const Steps& intervals,
+                             const std::optional<SubBlockRows>& weights, const std::string& isa) {
     const Kernels& kernels = kernels_of(isa);
+    const SubBlocks blocks = sub_blocks(x, weights);
     Fits scales = new_fits(x.shape(0)), minimums = new_fits(x.shape(0));
     {
         const Unlocked unlocked;
         const UsualFloats usual;
-        kernels.fit_affine(x.data(), static_cast<std::int64_t>(x.shape(0)), top, intervals.data(),
-                           static_cast<std::int64_t>(intervals.size()), scales.data(), minimums.data());
+        kernels.fit_affine(blocks, top, intervals.data(), static_cast<std::int64_t>(intervals.size()),
+                           scales.data(), minimums.data());
     }
     return {std::move(scales), std::move(minimums)};
 }
 
-Fits symmetric(const SubBlocks<16>& x, const Steps& places, const std::string& isa) {
+Fits symmetric(const SubBlockRows& x, float low, float high, const Steps& places,
+               const std::optional<SubBlockRows>& weights, const std::string& isa) {
     const Kernels& kernels = kernels_of(isa);
+    const SubBlocks blocks = sub_blocks(x, weights);
     Fits scales = new_fits(x.shape(0));
     {
         const Unlocked unlocked;
         const UsualFloats usual;
-        kernels.fit_symmetric(x.data(), static_cast<std::int64_t>(x.shape(0)), places.data(),
-                              static_cast<std::int64_t>(places.size()), scales.data());
+        kernels.fit_symmetric(blocks, low, high, places.data(), static_cast<std::int64_t>(places.size()),
+                              scales.data());
+    }
+    return scales;
+}
+
+Fits listed(const SubBlockRows& x, const Steps& values, const Steps& places,
+            const std::optional<SubBlockRows>& weights, const std::string& isa) {
+    require(values.size() == 16, "fit_listed: there are sixteen values");
+    const Kernels& kernels = kernels_of(isa);
+    const SubBlocks blocks = sub_blocks(x, weights);
+    Fits scales = new_fits(x.shape(0));
+    {
+        const Unlocked unlocked;
+        const UsualFloats usual;
+        kernels.fit_listed(blocks, values.data(), places.data(), static_cast<std::int64_t>(places.size()),
+                           scales.data());
     }
     return scales;
 }
@@ -77,12 +105,15 @@ void bind_fit_blocks(nb::module_& m) {
         "encode_blocks", &encode_floats, "type"_a, "x"_a, "limit"_a, "out"_a, "isa"_a = "auto",
         "Writes floats to `out` as F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0, and returns their largest "
         "magnitude. If that is above the limit or not a number, the bytes mean nothing.");
-    m.def(
-        "fit_affine", &affine, "x"_a, "top"_a, "intervals"_a, "isa"_a = "auto",
-        "Scales and minimums of sub-blocks (n, 32): the best grid of levels 0 to top that starts with one of "
-        "these numbers of intervals over the range.");
-    m.def("fit_symmetric", &symmetric, "x"_a, "places"_a, "isa"_a = "auto",
-          "Scales of sub-blocks (n, 16) for levels -32 to 31; places: where the largest magnitude is tried.");
+    m.def("fit_affine", &affine, "x"_a, "top"_a, "intervals"_a, "weights"_a = nb::none(), "isa"_a = "auto",
+          "Scales and minimums of sub-blocks (n, 8, 16 or 32): the best grid of levels 0 to top that starts "
+          "with one of these numbers of intervals over the range.");
+    m.def("fit_symmetric", &symmetric, "x"_a, "low"_a, "high"_a, "places"_a, "weights"_a = nb::none(),
+          "isa"_a = "auto",
+          "Scales of sub-blocks (n, 8, 16 or 32) for the levels low to high; places: the levels of the "
+          "largest magnitude that are tried.");
+    m.def("fit_listed", &listed, "x"_a, "values"_a, "places"_a, "weights"_a = nb::none(), "isa"_a = "auto",
+          "Scales of sub-blocks (n, 8, 16 or 32) whose levels are sixteen ascending values.");
 }
 
 }  // namespace chaski

@@ -12,6 +12,14 @@ namespace chaski {
 inline constexpr DType kEncodable[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q4_0,
                                        DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0};
 
+// `count` sub-blocks of 8, 16 or 32 elements whose scales are wanted. weights: the share of each element in
+// the error; null for a default by magnitude.
+struct SubBlocks {
+    const float *values, *weights;
+    int64_t count;
+    int elements;
+};
+
 struct Kernels {
     const char* isa;
 
@@ -42,13 +50,18 @@ struct Kernels {
     // `limit` or NaN, `out` is incomplete.
     float (*encode_blocks)(DType type, const float* x, int64_t n, float limit, uint8_t* out);
 
-    // Finds scales and minimums of n sub-blocks of 32 for levels 0 to top, by grids of `intervals`.
-    void (*fit_affine)(const float* x, int64_t n, float top, const float* intervals, int64_t num_intervals,
+    // Finds scales and minimums for levels 0 to top, by grids of `intervals`.
+    void (*fit_affine)(const SubBlocks& x, float top, const float* intervals, int64_t num_intervals,
                        float* scales, float* minimums);
 
-    // Finds scales of n sub-blocks of 16 for levels -32 to 31. It tries each of `places` as the level of the
-    // largest magnitude.
-    void (*fit_symmetric)(const float* x, int64_t n, const float* places, int64_t num_places, float* scales);
+    // Finds scales for the whole levels low to high. It tries each of `places` as the level of the largest
+    // magnitude.
+    void (*fit_symmetric)(const SubBlocks& x, float low, float high, const float* places, int64_t num_places,
+                          float* scales);
+
+    // The same for sixteen ascending `values` as the levels.
+    void (*fit_listed)(const SubBlocks& x, const float* values, const float* places, int64_t num_places,
+                       float* scales);
 };
 
 }  // namespace chaski

@@ -1,6 +1,7 @@
 // The functions in the table of kernels (kernels.h), one set per instruction set.
 #pragma once
 
+#include "kernels.h"
 #include "matmul.h"
 #include "variants.h"
 
@@ -11,9 +12,12 @@ void pack(DType type, const uint8_t* rows, int64_t row_stride, int64_t num_rows,
 void unpack_row(const Matrix& w, int64_t row, float* out);
 void quantize_rows(const float* x, int64_t n, int64_t k, const Activations& out);
 float encode_blocks(DType type, const float* x, int64_t n, float limit, uint8_t* out);
-void fit_affine(const float* x, int64_t n, float top, const float* intervals, int64_t num_intervals,
-                float* scales, float* minimums);
-void fit_symmetric(const float* x, int64_t n, const float* places, int64_t num_places, float* scales);
+void fit_affine(const SubBlocks& x, float top, const float* intervals, int64_t num_intervals, float* scales,
+                float* minimums);
+void fit_symmetric(const SubBlocks& x, float low, float high, const float* places, int64_t num_places,
+                   float* scales);
+void fit_listed(const SubBlocks& x, const float* values, const float* places, int64_t num_places,
+                float* scales);
 
 // The parts of matmul.
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,

@@ -1,5 +1,6 @@
-// Scales of K-quants: finds the grid with the smallest error for each sub-block. A lane is a sub-block, so no
-// sum crosses lanes: each lane adds its products in the order of the elements, without fused operations.
+// Scales of quantized blocks: finds the grid with the smallest error for each sub-block. A lane is a
+// sub-block, so no sum crosses lanes: each lane adds its products in the order of the elements, without fused
+// operations.
 #include <cmath>
 
 #include "entry_points.h"
@@ -28,11 +29,22 @@ CHASKI_INLINE F32x16 nearest(F32x16 x, F32x16 low, F32x16 high) {
     return to_f32(round_to_i32(min(max(x, low), high)));
 }
 
+// Calls `f` with the number of elements of a sub-block as a constant.
+template <class F>
+CHASKI_INLINE void with_elements(int64_t elements, const F& f) {
+    if (elements == 8) return f(Index<8>{});
+    if (elements == 16) return f(Index<16>{});
+    f(Index<32>{});
+}
+
 // The best line `scale * level + low`, low <= 0, found so far for each of 16 sub-blocks.
+template <int kElements>
 class LineSearch {
    public:
-    LineSearch(const float* x, int64_t count, float top) : top_(top) {
+    // weights: the elements' shares in the error; null for |x| + the root mean square of the sub-block.
+    LineSearch(const float* x, const float* weights, int64_t count, float top) : top_(top) {
         transpose(x, count, x_);
+        if (weights != nullptr) transpose(weights, count, weight_);
         F32x16 squares = splat(0.0f), low = load_f32(x_[0].v), high = low;
         for (const Lanes& each : x_) {
             const F32x16 value = load_f32(each.v);
@@ -50,7 +62,8 @@ class LineSearch {
             scale_.v[r] = 0.0f;
             error_.v[r] = INFINITY;
         }
-        weigh(load_f32(mean.v));
+        if (weights == nullptr) weigh(load_f32(mean.v));
+        sum_up();
     }
 
     // Tries a line with this many intervals from the start of the best line to the highest value.
@@ -74,13 +87,17 @@ class LineSearch {
     }
 
    private:
-    static constexpr int kElements = 32;
-
     void weigh(F32x16 mean) {
+        for (int i = 0; i < kElements; ++i) {
+            const F32x16 x = load_f32(x_[i].v);
+            store_f32(weight_[i].v, max(x, -x) + mean);
+        }
+    }
+
+    void sum_up() {
         F32x16 w = splat(0.0f), wx = w, wxx = w;
         for (int i = 0; i < kElements; ++i) {
-            const F32x16 x = load_f32(x_[i].v), weight = max(x, -x) + mean, product = weight * x;
-            store_f32(weight_[i].v, weight);
+            const F32x16 x = load_f32(x_[i].v), weight = load_f32(weight_[i].v), product = weight * x;
             w = w + weight;
             wx = wx + product;
             wxx = wxx + product * x;
@@ -132,26 +149,65 @@ class LineSearch {
     Lanes low_, high_, scale_, error_, sum_w_, sum_x_, sum_xx_;
 };
 
-// The scales of 16 sub-blocks whose levels -32 to 31 have a small error, weighted by the squares of x. The
-// best scale for given levels is a projection, whose length measures its quality.
-void fit_16_symmetric(const float* x, int64_t count, const float* places, int64_t num_places, float* scales) {
-    constexpr int kElements = 16;
-    Lanes values[kElements], inverse, largest{}, extreme{}, best{}, gains{};
+// Whole levels within a range.
+struct WholeLevels {
+    float low, high;
+    CHASKI_INLINE F32x16 operator()(F32x16 x) const { return nearest(x, splat(low), splat(high)); }
+};
+
+// The nearest of sixteen ascending whole numbers of -128 to 127. Numbers between two middles have the same
+// nearest one, and middles are multiples of a half.
+class ListedLevels {
+   public:
+    explicit ListedLevels(const float* values) {
+        int nearest = 0;
+        for (int half = 0; half < kHalves; ++half) {
+            while (nearest < 15 && values[nearest] + values[nearest + 1] <= static_cast<float>(half - kZero))
+                ++nearest;
+            table_[half] = values[nearest];
+        }
+    }
+
+    CHASKI_INLINE F32x16 operator()(F32x16 x) const {
+        const F32x16 half =
+            min(max(x + x + splat(static_cast<float>(kZero)), splat(0.0f)), splat(kHalves - 1.0f));
+        alignas(64) int32_t places[kLanes];
+        store_i32(places, truncate_to_i32(half));
+        Lanes level;
+        for (int r = 0; r < kLanes; ++r) level.v[r] = table_[places[r]];
+        return load_f32(level.v);
+    }
+
+   private:
+    static constexpr int kHalves = 512, kZero = 256;
+    float table_[kHalves];
+};
+
+// The scales of 16 sub-blocks whose levels have a small error. weights: the elements' shares in it; null for
+// the squares of x. Each place is the level of the largest magnitude for one try. The best scale for given
+// levels is a projection, whose length measures its quality.
+template <int kElements, class Levels>
+void fit_16(const float* x, const float* weights, int64_t count, const Levels& levels, const float* places,
+            int64_t num_places, float* scales) {
+    Lanes values[kElements], weight[kElements], inverse, largest{}, extreme{}, best{}, gains{};
     transpose(x, count, values);
-    for (const Lanes& each : values) {
+    if (weights != nullptr) transpose(weights, count, weight);
+    for (int i = 0; i < kElements; ++i) {
+        const Lanes& each = values[i];
+        if (weights == nullptr) store_f32(weight[i].v, load_f32(each.v) * load_f32(each.v));
         for (int r = 0; r < kLanes; ++r) {
             const float size = std::fabs(each.v[r]);
             extreme.v[r] = size > largest.v[r] ? each.v[r] : extreme.v[r];
             largest.v[r] = size > largest.v[r] ? size : largest.v[r];
         }
     }
-    for (int r = 0; r < kLanes; ++r) inverse.v[r] = -reciprocal(extreme.v[r]);
+    for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(extreme.v[r]);
     for (int64_t place = 0; place < num_places; ++place) {
         const F32x16 by = load_f32(inverse.v) * splat(places[place]);
         F32x16 ll = splat(0.0f), xl = ll;
-        for (const Lanes& each : values) {
-            const F32x16 value = load_f32(each.v), level = nearest(value * by, splat(-32.0f), splat(31.0f));
-            const F32x16 weighted = value * value * level;
+        for (int i = 0; i < kElements; ++i) {
+            const F32x16 value = load_f32(values[i].v), level = levels(value * by);
+            const F32x16 weighted = load_f32(weight[i].v) * level;
             ll = ll + weighted * level;
             xl = xl + weighted * value;
         }
@@ -167,22 +223,41 @@ void fit_16_symmetric(const float* x, int64_t count, const float* places, int64_
     for (int64_t r = 0; r < count; ++r) scales[r] = best.v[r];
 }
 
-}  // namespace
-
-void fit_affine(const float* x, int64_t n, float top, const float* intervals, int64_t num_intervals,
-                float* scales, float* minimums) {
-    for (int64_t i = 0; i < n; i += kLanes) {
-        const int64_t count = n - i < kLanes ? n - i : kLanes;
-        LineSearch search(x + 32 * i, count, top);
-        for (int64_t step = 0; step < num_intervals; ++step) search.propose_span(intervals[step]);
-        for (int again = 0; again < 2; ++again) search.propose_again();
-        search.write(count, scales + i, minimums + i);
-    }
+template <class Levels>
+void fit(const SubBlocks& x, const Levels& levels, const float* places, int64_t num_places, float* scales) {
+    with_elements(x.elements, [&](auto elements) {
+        for (int64_t i = 0; i < x.count; i += kLanes) {
+            const int64_t count = x.count - i < kLanes ? x.count - i : kLanes;
+            const float* weights = x.weights != nullptr ? x.weights + elements * i : nullptr;
+            fit_16<elements>(x.values + elements * i, weights, count, levels, places, num_places, scales + i);
+        }
+    });
 }
 
-void fit_symmetric(const float* x, int64_t n, const float* places, int64_t num_places, float* scales) {
-    for (int64_t i = 0; i < n; i += kLanes)
-        fit_16_symmetric(x + 16 * i, n - i < kLanes ? n - i : kLanes, places, num_places, scales + i);
+}  // namespace
+
+void fit_affine(const SubBlocks& x, float top, const float* intervals, int64_t num_intervals, float* scales,
+                float* minimums) {
+    with_elements(x.elements, [&](auto elements) {
+        for (int64_t i = 0; i < x.count; i += kLanes) {
+            const int64_t count = x.count - i < kLanes ? x.count - i : kLanes;
+            const float* weights = x.weights != nullptr ? x.weights + elements * i : nullptr;
+            LineSearch<elements> search(x.values + elements * i, weights, count, top);
+            for (int64_t step = 0; step < num_intervals; ++step) search.propose_span(intervals[step]);
+            for (int again = 0; again < 2; ++again) search.propose_again();
+            search.write(count, scales + i, minimums + i);
+        }
+    });
+}
+
+void fit_symmetric(const SubBlocks& x, float low, float high, const float* places, int64_t num_places,
+                   float* scales) {
+    fit(x, WholeLevels{low, high}, places, num_places, scales);
+}
+
+void fit_listed(const SubBlocks& x, const float* values, const float* places, int64_t num_places,
+                float* scales) {
+    fit(x, ListedLevels(values), places, num_places, scales);
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -108,6 +108,7 @@ static constexpr Kernels table(const char* isa, int64_t stream_tokens) {
         .encode_blocks = encode_blocks,
         .fit_affine = fit_affine,
         .fit_symmetric = fit_symmetric,
+        .fit_listed = fit_listed,
     };
 }
 

@@ -187,8 +187,10 @@ void compare_fits(Comparison& compare) {
             Random random(9);
             const std::vector<float> x = random.numbers(32 * kRows, size);
             std::vector<float> y(4 * kRows);
-            table.kernels.fit_affine(x.data(), kRows, 15.0f, intervals.data(), 4, y.data(), y.data() + kRows);
-            table.kernels.fit_symmetric(x.data(), 2 * kRows, places.data(), 3, y.data() + 2 * kRows);
+            table.kernels.fit_affine({x.data(), nullptr, kRows, 32}, 15.0f, intervals.data(), 4, y.data(),
+                                     y.data() + kRows);
+            table.kernels.fit_symmetric({x.data(), nullptr, 2 * kRows, 16}, -32.0f, 31.0f, places.data(), 3,
+                                        y.data() + 2 * kRows);
             return bytes_of(y);
         });
     }

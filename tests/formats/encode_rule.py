@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from chaski.formats.packing import pack
 from chaski.formats.quant import Bytes, Floats, QuantType
-from chaski.formats.quantize import pack
 
 
 def encode(x: Floats, type: QuantType) -> bytes:

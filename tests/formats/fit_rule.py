@@ -1,12 +1,13 @@
-"""The search for scales of K-quants in NumPy, by the rule of `native/kernels/fit_blocks.cpp`.
+"""The search for scales of blocks in NumPy, by the rule of `native/kernels/fit_blocks.cpp`.
 
 Every sum adds its terms in the order of the elements, each rounded, so that the bits are the same everywhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
-from numpy.typing import NDArray
 
 from chaski.formats.quant import Floats
 from chaski.formats.scale_search import extreme, nearest_levels, reciprocal
@@ -22,8 +23,8 @@ def in_order(terms: Floats) -> Floats:
     return total
 
 
-def affine(x: Floats, top: int, intervals: Floats) -> tuple[Floats, Floats]:
-    search = _LineSearch(x, top)
+def affine(x: Floats, top: int, intervals: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
+    search = _LineSearch(x, top, weights)
     high = x.max(axis=1)
     for number in intervals:
         search.propose(reciprocal(high - search.low) * number)
@@ -35,16 +36,18 @@ def affine(x: Floats, top: int, intervals: Floats) -> tuple[Floats, Floats]:
 class _LineSearch:
     """The best line `scale * level + low`, with `low <= 0`, found so far for each row of x.
 
-    Errors are weighted: large values count more, because they move a dot product most.
+    Errors are weighted: by default large values count more, because they move a dot product most.
     """
 
-    def __init__(self, x: Floats, top: int) -> None:
+    def __init__(self, x: Floats, top: int, weights: Floats | None) -> None:
         low = x.min(axis=1)
         self.low = np.where(low < 0, low, np.float32(0))
         self.scale = np.zeros_like(self.low)
         self._error = np.full_like(self.low, np.inf)
         self._x, self._top = x, top
-        self._weight = np.abs(x) + np.sqrt(in_order(x * x) / np.float32(32))[:, None]
+        self._weight = weights
+        if weights is None:
+            self._weight = np.abs(x) + np.sqrt(in_order(x * x) / np.float32(x.shape[1]))[:, None]
         self._sum_w = in_order(self._weight)
         self._sum_x = in_order(self._weight * x)
         self._sum_xx = in_order(self._weight * x * x)
@@ -78,12 +81,24 @@ class _LineSearch:
         return slope, np.where(low < 0, low, np.float32(0))
 
 
-def symmetric(x: Floats, places: NDArray[np.float32]) -> Floats:
-    inverse = -reciprocal(extreme(x))
+def symmetric(x: Floats, low: int, high: int, places: Floats, weights: Floats | None = None) -> Floats:
+    return _projection(x, lambda values: nearest_levels(values, low, high), places, weights)
+
+
+def listed(x: Floats, values: Floats, places: Floats, weights: Floats | None = None) -> Floats:
+    middles = (values[1:] + values[:-1]) / 2
+    return _projection(x, lambda scaled: values[np.searchsorted(middles, scaled, "right")], places, weights)
+
+
+def _projection(
+    x: Floats, levels_of: Callable[[Floats], Floats], places: Floats, weights: Floats | None
+) -> Floats:
+    """Return the scales of the best levels: those whose projection of x is the longest."""
+    inverse = reciprocal(extreme(x))
     best_scale, best_gain = np.zeros_like(inverse), np.zeros_like(inverse)
     for place in places:
-        levels = nearest_levels(x * (inverse * place)[:, None], -32, 31)
-        weighted = x * x * levels
+        levels = levels_of(x * (inverse * place)[:, None])
+        weighted = (x * x if weights is None else weights) * levels
         sum_xl = in_order(weighted * x)
         scale = sum_xl * reciprocal(in_order(weighted * levels))
         gain = scale * sum_xl

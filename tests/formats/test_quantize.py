@@ -17,9 +17,10 @@ from hypothesis.extra.numpy import arrays
 from chaski import _native
 from chaski.errors import FormatError, UnsupportedError
 from chaski.formats import quantize as quantize_module
-from chaski.formats.dequantize import dequantize, unpack, unpack_scales_6bit
+from chaski.formats.dequantize import IQ4_VALUES, dequantize, unpack, unpack_scales_6bit
+from chaski.formats.packing import pack, pack_scales_6bit
 from chaski.formats.quant import QuantType, as_float32
-from chaski.formats.quantize import pack, pack_scales_6bit, quantize
+from chaski.formats.quantize import quantize
 from chaski.formats.scale_search import intervals, places
 from tests.formats import encode_rule, fit_rule
 
@@ -163,16 +164,33 @@ def test_encoders_refuse_types_and_sizes() -> None:
 
 
 @pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("name", SUB_BLOCKS)
-def test_searches_are_the_rule_to_the_bit(name: str, isa: str) -> None:
-    x = SUB_BLOCKS[name].astype(np.float32)
-    for top in (15, 31):
-        found = _native.fit_affine(x, top, intervals(top), isa)
-        wanted = fit_rule.affine(x, top, intervals(top))
+def test_searches_are_the_rule_to_the_bit(name: str, is_weighted: bool, isa: str) -> None:
+    everything = SUB_BLOCKS[name].astype(np.float32)
+    for top, size in ((3, 16), (15, 32), (31, 32)):
+        x = everything.reshape(-1, size)
+        weights = np.exp(RNG.standard_normal(x.shape)).astype(np.float32) if is_weighted else None
+        found = _native.fit_affine(x, top, intervals(top), weights, isa)
+        wanted = fit_rule.affine(x, top, intervals(top), weights)
         assert [each.tobytes() for each in found] == [each.tobytes() for each in wanted]
-    parts = x.reshape(-1, 16)
-    found_scales = _native.fit_symmetric(parts, places(), isa)
-    assert found_scales.tobytes() == fit_rule.symmetric(parts, places()).tobytes()
+    for lowest, size in ((-4, 16), (-32, 16), (-16, 32), (-32, 8)):
+        x = everything.reshape(-1, size)
+        weights = np.exp(RNG.standard_normal(x.shape)).astype(np.float32) if is_weighted else None
+        tried = places(lowest)
+        scales = _native.fit_symmetric(x, lowest, -lowest - 1, tried, weights, isa)
+        assert scales.tobytes() == fit_rule.symmetric(x, lowest, -lowest - 1, tried, weights).tobytes()
+        scales = _native.fit_listed(x, IQ4_VALUES, 4 * tried, weights, isa)
+        assert scales.tobytes() == fit_rule.listed(x, IQ4_VALUES, 4 * tried, weights).tobytes()
+
+
+def test_searches_refuse_other_sizes() -> None:
+    with pytest.raises(ValueError, match="sub-blocks have 8, 16 or 32 elements"):
+        _native.fit_affine(np.zeros((2, 24), np.float32), 15, intervals(15))
+    with pytest.raises(ValueError, match="there is one weight for each element"):
+        _native.fit_symmetric(np.zeros((2, 16), np.float32), -4, 3, places(-4), np.zeros((1, 16), np.float32))
+    with pytest.raises(ValueError, match="there are sixteen values"):
+        _native.fit_listed(np.zeros((2, 16), np.float32), places(), places())
 
 
 @pytest.mark.parametrize("type", [*SIMPLE, *K_QUANTS])

@@ -19,7 +19,7 @@ from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.formats.requantize import requantize
+from chaski.formats.requantize import plan_types, requantize
 from chaski.kvcache import CacheSize, KVTypes, build_cache
 from chaski.kvcache.batch import Batch
 from chaski.ml import CPUOptions, open_backend
@@ -120,7 +120,7 @@ def path(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         pytest.skip("is quantized already")
     target = tmp_path_factory.mktemp("quantized") / f"{name.replace('/', '-')}.gguf"
     with open_gguf(source) as file:
-        requantize(file, target, request.param)
+        requantize(file, target, plan_types(file, request.param))
     return target
 
 

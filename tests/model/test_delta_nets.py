@@ -14,7 +14,7 @@ from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.formats.requantize import requantize
+from chaski.formats.requantize import plan_types, requantize
 from chaski.runner.channels.worker.client import Worker
 from tests.own_heads import write_with_heads
 from tests.rewriting import all_tensors
@@ -143,7 +143,7 @@ def test_the_likeliest_tokens_have_the_scores_that_llama_cpp_gives(
     if type != "F32":
         path = tmp_path / "quantized.gguf"
         with open_gguf(DATA / f"{name}.gguf") as file:
-            requantize(file, path, type)
+            requantize(file, path, plan_types(file, type))
     ids = ids_of(name)
     found = logits(path, ids).astype(np.float64)
     found -= np.log(np.exp(found).sum(axis=1, keepdims=True))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import chaski
 from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
-from chaski.formats.requantize import requantize
+from chaski.formats.requantize import plan_types, requantize
 from chaski.model.program import Program
 from tests.convert import checkpoints
 from tests.vision_oracle import BACKENDS
@@ -63,7 +63,7 @@ def test_bits_do_not_depend_on_other_texts_and_threads(name: str, type: str, tmp
         texts = [ids for _, ids in checkpoints.expected(name)["ids"]]
     else:
         with open_gguf(DATA / f"{name}.gguf") as file:
-            requantize(file, path, type)
+            requantize(file, path, plan_types(file, type))
         texts = [*expected(name)[0], expected(name)[0][1]]
     with chaski.load(path, context=128, parallel=3, threads=2) as model:
         together = np.asarray(model.embed(texts))

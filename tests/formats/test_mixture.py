@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 
-from chaski.convert.mixture import MIXTURES, Sizes, find_mixture
 from chaski.errors import OptionError
+from chaski.formats.mixture import MIXTURES, Sizes, Wishes, find_mixture
 from chaski.formats.quant import QuantType
 
 LAYERS = 16
@@ -26,7 +29,7 @@ PLAIN = Sizes(LAYERS)
 
 
 def types(name: str, sizes: Sizes = PLAIN, **shapes: tuple[int, ...]) -> dict[str, QuantType]:
-    return find_mixture(name).types(SHAPES | shapes, sizes)
+    return find_mixture(name).choose(SHAPES | shapes, sizes)
 
 
 @pytest.mark.parametrize(("name", "base"), [("Q4_K_M", QuantType.Q4_K), ("Q5_K_M", QuantType.Q5_K)])
@@ -52,8 +55,7 @@ def test_small() -> None:
 @pytest.mark.parametrize("name", MIXTURES)
 def test_what_is_small_stays_whole(name: str) -> None:
     found = types(name)
-    for small in ("output_norm.weight", "blk.0.attn_q.bias", "blk.0.ffn_gate_inp.weight"):
-        assert found[small] is QuantType.F32
+    assert not found.keys() & {"output_norm.weight", "blk.0.attn_q.bias", "blk.0.ffn_gate_inp.weight"}
     assert found["blk.2.attn_k.weight"] is find_mixture(name).base
 
 
@@ -71,7 +73,7 @@ def test_eight_experts() -> None:
 
 
 def test_70b() -> None:
-    assert types("Q4_K_M", Sizes(LAYERS, shares_values=True))["blk.2.attn_v.weight"] is QuantType.Q5_K
+    assert types("Q4_K_M", Sizes(LAYERS, is_70b=True))["blk.2.attn_v.weight"] is QuantType.Q5_K
 
 
 @pytest.mark.parametrize(
@@ -94,10 +96,65 @@ def test_names() -> None:
         find_mixture("Q3")
 
 
-@pytest.mark.parametrize("stranger", ["blk.x.attn_v.weight", "t.attn_qkv.weight", "dec.ffn_down.weight"])
+@pytest.mark.parametrize("stranger", ["blk.x.attn_q.weight", "t.ffn_up.weight", "dec.ffn_gate.weight"])
 @pytest.mark.parametrize("name", ["Q4_K_M", "Q4_K_S", "Q8_0"])
 def test_tensors_of_no_layer_are_like_most(name: str, stranger: str) -> None:
     """Tensors without a layer are treated like most tensors, since files may contain any names."""
     found = types(name, **{stranger: (512, 2048)})
     assert found.pop(stranger) is find_mixture(name).base
     assert found == types(name)
+
+
+def test_encoders_of_images_stay_and_do_not_count() -> None:
+    strangers = {f"v.blk.{i}.attn_v.weight": (512, 2048) for i in range(40)} | {"mm.0.weight": (512, 2048)}
+    assert types("Q4_K_M", **strangers) == types("Q4_K_M")
+
+
+def test_three_bits() -> None:
+    found = types("Q3_K_M")
+    assert found["blk.1.attn_v.weight"] is found["blk.0.ffn_down.weight"] is QuantType.Q5_K
+    assert found["blk.2.attn_v.weight"] is found["blk.5.ffn_down.weight"] is QuantType.Q4_K
+    assert found["blk.2.attn_output.weight"] is QuantType.Q4_K
+    assert types("Q3_K_L")["blk.9.ffn_down.weight"] is QuantType.Q5_K
+
+
+@pytest.mark.parametrize(("groups", "type"), [(1, QuantType.Q3_K), (4, QuantType.Q4_K)])
+def test_two_bits(groups: int, type: QuantType) -> None:
+    found = types("Q2_K", Sizes(LAYERS, num_groups=groups))
+    assert found["blk.2.attn_v.weight"] is type
+    assert found["blk.2.ffn_down.weight"] is found["blk.2.attn_output.weight"] is QuantType.Q3_K
+    assert MIXTURES["Q2_K_S"].needs_importance("blk.2.attn_k.weight", QuantType.Q2_K)
+    assert not MIXTURES["Q2_K"].needs_importance("blk.2.attn_k.weight", QuantType.Q2_K)
+
+
+def test_importance_changes_a_choice() -> None:
+    informed = find_mixture("IQ4_XS").choose(SHAPES, PLAIN, Wishes(has_importance=True))
+    assert types("IQ4_XS")["blk.0.ffn_down.weight"] is QuantType.Q5_K
+    assert informed["blk.0.ffn_down.weight"] is QuantType.IQ4_XS
+
+
+def test_wishes_come_first() -> None:
+    wishes = Wishes(
+        output=QuantType.Q8_0,
+        embedding=QuantType.Q5_0,
+        tensors=((re.compile("attn_[kv]"), QuantType.Q6_K), (re.compile("attn_v"), QuantType.F16)),
+    )
+    shapes = SHAPES | {"output.weight": (1000, 2048)}
+    found = find_mixture("Q4_K_M").choose(shapes, PLAIN, wishes)
+    assert found["output.weight"] is QuantType.Q8_0
+    assert found["token_embd.weight"] is QuantType.Q5_0
+    assert {found[f"blk.{i}.attn_v.weight"] for i in range(LAYERS)} == {QuantType.Q6_K}
+    assert found["blk.0.ffn_down.weight"] is QuantType.Q6_K  # by the mixture
+    pure = find_mixture("Q4_K_M").choose(shapes, PLAIN, Wishes(is_pure=True))
+    assert set(pure.values()) == {QuantType.Q4_K}
+
+
+def test_sizes_of_metadata() -> None:
+    metadata = {
+        "general.architecture": "qwen2",
+        "qwen2.block_count": 80,
+        "qwen2.attention.head_count": np.array([64] * 80),
+        "qwen2.attention.head_count_kv": 8,
+        "qwen2.expert_count": 4,
+    }
+    assert Sizes.of(metadata) == Sizes(80, 4, 8, is_70b=True, architecture="qwen2")

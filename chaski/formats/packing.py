@@ -1,0 +1,26 @@
+"""Fields of a few bits put together into bytes; `dequantize.py` has the inverses."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chaski.formats.quant import BlockFields, Bytes
+
+__all__ = ["pack", "pack_scales_6bit"]
+
+
+def pack(fields: BlockFields, bits: int, run: int) -> Bytes:
+    """Put fields of `bits` bits together; the inverse of `dequantize.unpack`."""
+    per_byte = 8 // bits
+    runs = fields.reshape(len(fields), -1, per_byte, run)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    packed: Bytes = np.bitwise_or.reduce(runs << shifts, axis=2)
+    return packed.reshape(len(fields), -1)
+
+
+def pack_scales_6bit(scales: Bytes, minimums: Bytes) -> Bytes:
+    """Put 8 scales and 8 minimums of six bits into 12 bytes, as `unpack_scales_6bit` reads them."""
+    low = np.hstack([scales[:, :4], minimums[:, :4]])
+    top = np.hstack([scales[:, 4:], minimums[:, 4:]]) >> 4 << 6
+    rest = scales[:, 4:] & 15 | minimums[:, 4:] << 4
+    return np.hstack([low | top, rest])

@@ -1,0 +1,226 @@
+"""Encoders of blocks whose scales are searched for: the K types and IQ4, and others by importance.
+
+Every encoder takes values, (blocks, elements), and the weights of the elements in the error, of the same
+shape, or None for its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from chaski.formats.dequantize import IQ4_VALUES
+from chaski.formats.packing import pack, pack_scales_6bit
+from chaski.formats.quant import Bytes, Floats, PackedBlocks, QuantType
+from chaski.formats.scale_search import (
+    element_weights,
+    extreme,
+    fit_affine,
+    fit_listed,
+    fit_scales,
+    fit_symmetric,
+    nearest_levels,
+    reciprocal,
+)
+
+__all__ = ["BY_IMPORTANCE", "SEARCHED", "Encoder"]
+
+_ALIKE = np.float32(1)  # the importance of columns of which nothing is known
+
+Encoder: TypeAlias = Callable[[Floats, Floats | None], PackedBlocks]
+
+
+def _sums(weights: Floats, shape: tuple[int, ...]) -> Floats:
+    """The total weight of each sub-block, in the shape of the scales."""
+    return weights.sum(axis=1).reshape(shape)
+
+
+def _encode_q2_k(values: Floats, weights: Floats | None) -> PackedBlocks:
+    blocks = np.empty(len(values), QuantType.Q2_K.layout)
+    levels, scales, minimums = _affine(blocks, values, weights, (16, 3, 15))
+    blocks["scales"] = scales | minimums << 4
+    blocks["qs"] = pack(levels, 2, 32)
+    return blocks
+
+
+def _encode_q4_k(values: Floats, weights: Floats | None) -> PackedBlocks:
+    blocks = np.empty(len(values), QuantType.Q4_K.layout)
+    levels, scales, minimums = _affine(blocks, values, weights, (32, 15, 63))
+    blocks["scales"] = pack_scales_6bit(scales, minimums)
+    blocks["qs"] = pack(levels, 4, 32)
+    return blocks
+
+
+def _encode_q5_k(values: Floats, weights: Floats | None) -> PackedBlocks:
+    blocks = np.empty(len(values), QuantType.Q5_K.layout)
+    levels, scales, minimums = _affine(blocks, values, weights, (32, 31, 63))
+    blocks["scales"] = pack_scales_6bit(scales, minimums)
+    blocks["qs"] = pack(levels & 15, 4, 32)
+    blocks["qh"] = pack(levels >> 4, 1, 32)
+    return blocks
+
+
+def _affine(
+    blocks: PackedBlocks, values: Floats, weights: Floats | None, sizes: tuple[int, int, int]
+) -> tuple[Bytes, Bytes, Bytes]:
+    """Fill in `d` and `dmin`; return the levels, (blocks, 256), and the levels of scales and minimums.
+
+    sizes: the elements of a sub-block, the highest level, and the highest level of a scale.
+    """
+    size, top, top_scale = sizes
+    parts = values.reshape(-1, size)
+    part_weights = None if weights is None else weights.reshape(-1, size)
+    scales, minimums = (fit.reshape(len(values), -1) for fit in fit_affine(parts, top, part_weights))
+    if part_weights is None:
+        blocks["d"] = scales.max(axis=1) / np.float32(top_scale)
+        blocks["dmin"] = minimums.max(axis=1) / np.float32(top_scale)
+    else:
+        sums = _sums(part_weights, scales.shape)
+        blocks["d"] = fit_scales(scales, top_scale, sums)
+        blocks["dmin"] = fit_scales(minimums, top_scale, sums)
+    d, dmin = (blocks[field].astype(np.float32)[:, None] for field in ("d", "dmin"))
+    scale_levels = nearest_levels(scales * reciprocal(d), 0, top_scale)
+    minimum_levels = nearest_levels(minimums * reciprocal(dmin), 0, top_scale)
+    stored_scales = (d * scale_levels).reshape(-1, 1)
+    stored_minimums = (dmin * minimum_levels).reshape(-1, 1)
+    levels = nearest_levels((parts + stored_minimums) * reciprocal(stored_scales), 0, top)
+    as_bytes = (
+        each.astype(np.uint8).reshape(len(values), -1) for each in (levels, scale_levels, minimum_levels)
+    )
+    found, of_scales, of_minimums = as_bytes
+    return found, of_scales, of_minimums
+
+
+def _encode_q3_k(values: Floats, weights: Floats | None) -> PackedBlocks:
+    blocks = np.empty(len(values), QuantType.Q3_K.layout)
+    parts = values.reshape(-1, 16)
+    weights = element_weights(values, _ALIKE) if weights is None else weights
+    part_weights = weights.reshape(-1, 16)
+    scales = fit_symmetric(parts, -4, part_weights).reshape(-1, 16)
+    blocks["d"] = fit_symmetric(scales, -32, _sums(part_weights, scales.shape))
+    d = blocks["d"].astype(np.float32)[:, None]
+    scale_levels = nearest_levels(scales * reciprocal(d), -32, 31)
+    levels = nearest_levels(parts * reciprocal((d * scale_levels).reshape(-1, 1)), -4, 3) + 4
+    fields = levels.astype(np.uint8).reshape(-1, 256)
+    packed_scales = (scale_levels + 32).astype(np.uint8)
+    blocks["scales"] = np.hstack([pack(packed_scales & 15, 4, 8), pack(packed_scales >> 4, 2, 4)])
+    blocks["qs"] = pack(fields & 3, 2, 32)
+    blocks["hmask"] = pack(fields >> 2, 1, 32)
+    return blocks
+
+
+def _encode_q6_k(values: Floats, weights: Floats | None) -> PackedBlocks:
+    blocks = np.empty(len(values), QuantType.Q6_K.layout)
+    parts = values.reshape(-1, 16)
+    part_weights = None if weights is None else weights.reshape(-1, 16)
+    scales = fit_symmetric(parts, -32, part_weights).reshape(-1, 16)
+    blocks["d"] = extreme(scales) / np.float32(-128)
+    d = blocks["d"].astype(np.float32)[:, None]
+    scale_levels = nearest_levels(scales * reciprocal(d), -128, 127)
+    blocks["scales"] = scale_levels
+    levels = nearest_levels(parts * reciprocal((d * scale_levels).reshape(-1, 1)), -32, 31) + 32
+    fields = levels.astype(np.uint8).reshape(-1, 256)
+    blocks["ql"] = pack(fields & 15, 4, 64)
+    blocks["qh"] = pack(fields >> 4, 2, 32)
+    return blocks
+
+
+# The number of the value nearest to x / 2 - 128: middles of two values are multiples of a half.
+_NEAREST_IQ4 = np.searchsorted(IQ4_VALUES[1:] + IQ4_VALUES[:-1], np.arange(-256, 256), "right").astype(
+    np.uint8
+)
+
+
+def _listed_levels(values: Floats) -> Bytes:
+    """The numbers of the nearest values of IQ4."""
+    halves = np.clip(np.floor(values * np.float32(2)), -256, 255).astype(np.intp) + 256
+    return _NEAREST_IQ4[halves]
+
+
+def _encode_iq4_nl(values: Floats, weights: Floats | None) -> PackedBlocks:
+    blocks = np.empty(len(values), QuantType.IQ4_NL.layout)
+    weights = element_weights(values, _ALIKE) if weights is None else weights
+    blocks["d"] = fit_listed(values, IQ4_VALUES, weights)
+    d = blocks["d"].astype(np.float32)[:, None]
+    blocks["qs"] = pack(_listed_levels(values * reciprocal(d)), 4, 16)
+    return blocks
+
+
+def _encode_iq4_xs(values: Floats, weights: Floats | None) -> PackedBlocks:
+    blocks = np.empty(len(values), QuantType.IQ4_XS.layout)
+    parts = values.reshape(-1, 32)
+    weights = element_weights(values, _ALIKE) if weights is None else weights
+    scales = fit_listed(parts, IQ4_VALUES, weights.reshape(-1, 32)).reshape(-1, 8)
+    blocks["d"] = extreme(scales) / np.float32(-32)
+    d = blocks["d"].astype(np.float32)[:, None]
+    scale_levels = nearest_levels(scales * reciprocal(d), -32, 31)
+    packed_scales = (scale_levels + 32).astype(np.uint8)
+    blocks["scales_l"] = pack(packed_scales & 15, 4, 1)
+    blocks["scales_h"] = pack(packed_scales >> 4, 2, 1)
+    levels = _listed_levels(parts * reciprocal((d * scale_levels).reshape(-1, 1)))
+    blocks["qs"] = pack(levels.reshape(-1, 256), 4, 16)
+    return blocks
+
+
+def _encode_symmetric(type: QuantType, lowest: int, values: Floats, weights: Floats | None) -> PackedBlocks:
+    """Q4_0 and Q5_0."""
+    blocks = np.empty(len(values), type.layout)
+    blocks["d"] = fit_symmetric(values, lowest, weights)
+    d = blocks["d"].astype(np.float32)[:, None]
+    _put_levels(blocks, nearest_levels(values * reciprocal(d), lowest, -lowest - 1) - lowest)
+    return blocks
+
+
+def _encode_line(type: QuantType, top: int, values: Floats, weights: Floats | None) -> PackedBlocks:
+    """Q4_1 and Q5_1."""
+    blocks = np.empty(len(values), type.layout)
+    scales, minimums = fit_affine(values, top, weights)
+    blocks["d"], blocks["m"] = scales, -minimums
+    d, low = (blocks[field].astype(np.float32)[:, None] for field in ("d", "m"))
+    _put_levels(blocks, nearest_levels((values - low) * reciprocal(d), 0, top))
+    return blocks
+
+
+def _put_levels(blocks: PackedBlocks, levels: Floats) -> None:
+    """Fill in the levels of Q4_0, Q4_1, Q5_0 or Q5_1."""
+    fields = levels.astype(np.uint8)
+    blocks["qs"] = pack(fields & 15, 4, 16)
+    if "qh" in (blocks.dtype.names or ()):
+        blocks["qh"] = pack(fields >> 4, 1, 1)
+
+
+def _q4_0(values: Floats, weights: Floats | None) -> PackedBlocks:
+    return _encode_symmetric(QuantType.Q4_0, -8, values, weights)
+
+
+def _q5_0(values: Floats, weights: Floats | None) -> PackedBlocks:
+    return _encode_symmetric(QuantType.Q5_0, -16, values, weights)
+
+
+def _q4_1(values: Floats, weights: Floats | None) -> PackedBlocks:
+    return _encode_line(QuantType.Q4_1, 15, values, weights)
+
+
+def _q5_1(values: Floats, weights: Floats | None) -> PackedBlocks:
+    return _encode_line(QuantType.Q5_1, 31, values, weights)
+
+
+SEARCHED: dict[QuantType, Encoder] = {
+    QuantType.Q2_K: _encode_q2_k,
+    QuantType.Q3_K: _encode_q3_k,
+    QuantType.Q4_K: _encode_q4_k,
+    QuantType.Q5_K: _encode_q5_k,
+    QuantType.Q6_K: _encode_q6_k,
+    QuantType.IQ4_NL: _encode_iq4_nl,
+    QuantType.IQ4_XS: _encode_iq4_xs,
+}
+"""The types whose scales are always searched for."""
+BY_IMPORTANCE: dict[QuantType, Encoder] = SEARCHED | {
+    QuantType.Q4_0: _q4_0,
+    QuantType.Q4_1: _q4_1,
+    QuantType.Q5_0: _q5_0,
+    QuantType.Q5_1: _q5_1,
+}
+"""The types whose scales are searched for if the importance of columns is known."""
