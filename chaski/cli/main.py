@@ -30,6 +30,7 @@ _COMMANDS = {
     "create": "chaski.cli.create",
     "convert": "chaski.cli.convert",
     "quantize": "chaski.cli.quantize",
+    "imatrix": "chaski.cli.imatrix",
     "list": "chaski.cli.list",
     "ps": "chaski.cli.ps",
     "top": "chaski.cli.top",

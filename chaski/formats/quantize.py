@@ -96,7 +96,8 @@ def _num_cores() -> int:
 
 def _usable(importance: Floats) -> Floats:
     """Raise the importance of columns that no token used, so that their values are not lost entirely."""
-    return np.maximum(importance, np.float32(_LEAST_IMPORTANCE) * importance.mean())
+    least = np.float32(_LEAST_IMPORTANCE) * importance.mean()
+    return np.maximum(importance, least) if least > 0 else np.ones_like(importance)
 
 
 def _choices() -> str:

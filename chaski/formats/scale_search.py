@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _NEGLIGIBLE = 1e-15  # every half-precision scale for a smaller spread is zero
+_FEW_LEVELS = 8
 _GRID_STEPS = np.arange(-2.0, 1.1, 0.2)
 _EXTREME_STEPS = np.arange(-0.9, 1.0, 0.1)
 _SCALE_STEPS = np.arange(-0.9, 1.0, 0.1)
@@ -63,8 +64,10 @@ def intervals(top: int) -> Floats:
     """Numbers of intervals over the range of a row that `fit_affine` tries: fewer and more than `top`.
 
     `top` itself comes first, from the lowest value, which finds the grid of weights that lie on one already.
+    With few levels, much smaller numbers would make scales that differ too much for their own few levels.
     """
-    return np.concatenate([[top], top + _GRID_STEPS]).astype(np.float32)
+    steps = _EXTREME_STEPS if top < _FEW_LEVELS else _GRID_STEPS
+    return np.concatenate([[top], top + steps]).astype(np.float32)
 
 
 def places(lowest: int = -32) -> Floats:

@@ -86,8 +86,13 @@ def symmetric(x: Floats, low: int, high: int, places: Floats, weights: Floats | 
 
 
 def listed(x: Floats, values: Floats, places: Floats, weights: Floats | None = None) -> Floats:
-    middles = (values[1:] + values[:-1]) / 2
-    return _projection(x, lambda scaled: values[np.searchsorted(middles, scaled, "right")], places, weights)
+    doubled_middles = values[1:] + values[:-1]
+
+    def nearest(scaled: Floats) -> Floats:
+        halves = np.trunc(np.clip(scaled + scaled + np.float32(256), 0, 511)) - 256
+        return values[np.searchsorted(doubled_middles, halves, "right")]
+
+    return _projection(x, nearest, places, weights)
 
 
 def _projection(

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.quantizing import error, of_ggml
 from chaski.formats.quant import Floats, QuantType
 from chaski.formats.quantize import quantize
-from tests.formats.test_quantize import K_QUANTS, SIMPLE, SIMPLE_BLOCKS, WEIGHTS
+from tests.formats.test_quantize import SEARCHED, SIMPLE, SIMPLE_BLOCKS, WEIGHTS
 
 pytestmark = pytest.mark.oracle
 
@@ -41,8 +41,8 @@ def test_simple_types_have_the_bytes_of_ggml(ggml: ctypes.CDLL, type: QuantType,
 
 
 @pytest.mark.parametrize("name", [*WEIGHTS, *LATTICES])
-@pytest.mark.parametrize("type", K_QUANTS)
-def test_k_quants_are_as_good_as_ggml(ggml: ctypes.CDLL, type: QuantType, name: str) -> None:
+@pytest.mark.parametrize("type", SEARCHED)
+def test_searched_types_are_as_good_as_ggml(ggml: ctypes.CDLL, type: QuantType, name: str) -> None:
     x = floats((WEIGHTS | LATTICES)[name].reshape(-1), 256)
     found, wanted = (error(x, type, data) for data in (quantize(x, type), of_ggml(ggml, x, type)()))
     assert found < 1.01 * wanted
