@@ -63,10 +63,12 @@ class Plan(Struct, frozen=True):
             )
         if self.importance is not None:
             of = self.importance.of
-            missing = [tensor.name for tensor in changed if of(tensor.name, tensor.shape) is None]
+            in_layers = [tensor for tensor in changed if tensor.name.startswith("blk.")]
+            missing = [tensor.name for tensor in in_layers if of(tensor.name, tensor.shape) is None]
             if missing:
-                path = self.importance.path
-                notes.append(f"{len(missing)} tensors have no importance in {path}, such as {missing[0]}.")
+                notes.append(
+                    f"{self.importance.path} has no importance of {len(missing)} tensors, such as {missing[0]}."
+                )
         return notes
 
 

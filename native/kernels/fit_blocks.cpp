@@ -42,9 +42,10 @@ template <int kElements>
 class LineSearch {
    public:
     // weights: the elements' shares in the error; null for |x| + the root mean square of the sub-block.
-    LineSearch(const float* x, const float* weights, int64_t count, float top) : top_(top) {
+    LineSearch(const float* x, const float* weights, int64_t count, float top)
+        : is_weighted_(weights != nullptr), top_(top) {
         transpose(x, count, x_);
-        if (weights != nullptr) transpose(weights, count, weight_);
+        if (is_weighted_) transpose(weights, count, weight_);
         F32x16 squares = splat(0.0f), low = load_f32(x_[0].v), high = low;
         for (const Lanes& each : x_) {
             const F32x16 value = load_f32(each.v);
@@ -62,7 +63,8 @@ class LineSearch {
             scale_.v[r] = 0.0f;
             error_.v[r] = INFINITY;
         }
-        if (weights == nullptr) weigh(load_f32(mean.v));
+        if (is_weighted_) find_pivots();
+        if (!is_weighted_) weigh(load_f32(mean.v));
         sum_up();
     }
 
@@ -94,10 +96,22 @@ class LineSearch {
         }
     }
 
+    void find_pivots() {
+        Lanes largest{};
+        for (int i = 0; i < kElements; ++i) {
+            for (int r = 0; r < kLanes; ++r) {
+                const bool is_larger = weight_[i].v[r] > largest.v[r];
+                largest.v[r] = is_larger ? weight_[i].v[r] : largest.v[r];
+                pivot_.v[r] = is_larger ? x_[i].v[r] : pivot_.v[r];
+            }
+        }
+    }
+
     void sum_up() {
+        const F32x16 pivot = load_f32(pivot_.v);
         F32x16 w = splat(0.0f), wx = w, wxx = w;
         for (int i = 0; i < kElements; ++i) {
-            const F32x16 x = load_f32(x_[i].v), weight = load_f32(weight_[i].v), product = weight * x;
+            const F32x16 x = load_f32(x_[i].v) - pivot, weight = load_f32(weight_[i].v), product = weight * x;
             w = w + weight;
             wx = wx + product;
             wxx = wxx + product * x;
@@ -109,43 +123,75 @@ class LineSearch {
 
     void propose(const Lanes& inverse) {
         const F32x16 by = load_f32(inverse.v), low = load_f32(low_.v), zero = splat(0.0f), top = splat(top_);
+        const F32x16 pivot = load_f32(pivot_.v);
+        const auto level_of = [&](F32x16 x) __attribute__((always_inline)) {
+            return nearest((x + -low) * by, zero, top);
+        };
+        const F32x16 pivot_level = is_weighted_ ? level_of(pivot) : zero;
         F32x16 l = zero, ll = zero, xl = zero;
         for (int i = 0; i < kElements; ++i) {
-            const F32x16 x = load_f32(x_[i].v), level = nearest((x + -low) * by, zero, top);
+            const F32x16 x = load_f32(x_[i].v), level = level_of(x) - pivot_level;
             const F32x16 weighted = load_f32(weight_[i].v) * level;
             l = l + weighted;
             ll = ll + weighted * level;
-            xl = xl + weighted * x;
+            xl = xl + weighted * (x - pivot);
         }
-        Lanes sum_l, sum_ll, sum_xl;
+        Lanes sum_l, sum_ll, sum_xl, at;
         store_f32(sum_l.v, l);
         store_f32(sum_ll.v, ll);
         store_f32(sum_xl.v, xl);
-        for (int r = 0; r < kLanes; ++r) keep_better(r, sum_l.v[r], sum_ll.v[r], sum_xl.v[r]);
+        store_f32(at.v, pivot_level);
+        Line line;
+        for (int r = 0; r < kLanes; ++r) fit(r, sum_l.v[r], sum_ll.v[r], sum_xl.v[r], at.v[r], line);
+        if (is_weighted_) {
+            const F32x16 scale = load_f32(line.scale.v), start = load_f32(line.low.v);
+            F32x16 error = zero;
+            for (int i = 0; i < kElements; ++i) {
+                const F32x16 x = load_f32(x_[i].v), rest = (scale * level_of(x) + start) - x;
+                error = error + load_f32(weight_[i].v) * (rest * rest);
+            }
+            store_f32(line.error.v, error);
+        }
+        for (int r = 0; r < kLanes; ++r) keep_better(r, line);
     }
+
+    struct Line {
+        Lanes scale, low, error;
+    };
 
     // The weighted least-squares line over the levels. It goes through zero if it would start above zero, or
-    // if all levels are the same.
-    CHASKI_INLINE void keep_better(int r, float l, float ll, float xl) {
-        const float w = sum_w_.v[r], x = sum_x_.v[r];
+    // if all levels are the same. The sums are about the pivot, whose level is `at`.
+    CHASKI_INLINE void fit(int r, float l, float ll, float xl, float at, Line& line) {
+        const float w = sum_w_.v[r], x = sum_x_.v[r], pivot = pivot_.v[r];
         const float determinant = w * ll - l * l;
         const float inverse = determinant > kSameLevels * w * ll ? reciprocal(determinant) : 0.0f;
-        const float start = (ll * x - l * xl) * inverse;
+        const float start = ((ll * x - l * xl) * inverse + pivot) - (w * xl - l * x) * inverse * at;
         const float slope = (w * xl - l * x) * inverse;
         const bool through_zero = start > 0.0f || inverse == 0.0f;
-        const float scale = through_zero ? xl * reciprocal(ll) : slope;
-        const float low = below_zero(start);
+        const float from_zero = ll + at * (2.0f * l + at * w);
+        const float product = (xl + at * x) + pivot * (l + at * w);
+        const float scale = through_zero ? product * reciprocal(from_zero) : slope;
+        const float low = through_zero ? 0.0f : below_zero(start);
         const float slope_part = scale * (scale * ll - 2.0f * xl);
         const float low_part = low * (low * w + 2.0f * (scale * l - x));
-        const float error = (sum_xx_.v[r] + slope_part) + low_part;
-        const bool better = error < error_.v[r] && scale > 0.0f;
-        error_.v[r] = better ? error : error_.v[r];
-        scale_.v[r] = better ? scale : scale_.v[r];
-        low_.v[r] = better ? low : low_.v[r];
+        line.scale.v[r] = scale;
+        line.low.v[r] = low;
+        line.error.v[r] = (sum_xx_.v[r] + slope_part) + low_part;
     }
 
+    CHASKI_INLINE void keep_better(int r, const Line& line) {
+        const bool better = line.error.v[r] < error_.v[r] && line.scale.v[r] > 0.0f;
+        error_.v[r] = better ? line.error.v[r] : error_.v[r];
+        scale_.v[r] = better ? line.scale.v[r] : scale_.v[r];
+        low_.v[r] = better ? line.low.v[r] : low_.v[r];
+    }
+
+    bool is_weighted_;
     float top_;
     Lanes x_[kElements], weight_[kElements];
+    // The element of largest weight. A weight may exceed the others a millionfold, and sums about that
+    // element keep the small ones. 0 without weights.
+    Lanes pivot_{};
     Lanes low_, high_, scale_, error_, sum_w_, sum_x_, sum_xx_;
 };
 

@@ -44,41 +44,58 @@ class _LineSearch:
         self.low = np.where(low < 0, low, np.float32(0))
         self.scale = np.zeros_like(self.low)
         self._error = np.full_like(self.low, np.inf)
-        self._x, self._top = x, top
-        self._weight = weights
+        self._x, self._top, self._is_weighted = x, top, weights is not None
+        self._pivot = np.zeros_like(self.low)
         if weights is None:
             self._weight = np.abs(x) + np.sqrt(in_order(x * x) / np.float32(x.shape[1]))[:, None]
+        else:
+            self._weight = weights
+            self._pivot = np.take_along_axis(x, weights.argmax(axis=1, keepdims=True), axis=1)[:, 0]
+        self._from_pivot = x - self._pivot[:, None]
         self._sum_w = in_order(self._weight)
-        self._sum_x = in_order(self._weight * x)
-        self._sum_xx = in_order(self._weight * x * x)
+        self._sum_x = in_order(self._weight * self._from_pivot)
+        self._sum_xx = in_order(self._weight * self._from_pivot * self._from_pivot)
 
     def propose(self, inverse: Floats) -> None:
         """Fit a line to the levels of x on the grid `inverse * (x - low)`; keep it if it is better."""
-        levels = nearest_levels((self._x - self.low[:, None]) * inverse[:, None], 0, self._top)
-        weighted = self._weight * levels
-        sum_l, sum_ll, sum_xl = (in_order(each) for each in (weighted, weighted * levels, weighted * self._x))
-        scale, low = self._fit(sum_l, sum_ll, sum_xl)
-        slope_part = scale * (scale * sum_ll - 2 * sum_xl)
-        low_part = low * (low * self._sum_w + 2 * (scale * sum_l - self._sum_x))
-        error = self._sum_xx + slope_part + low_part
+        levels = self._levels(self._x, inverse)
+        at = self._levels(self._pivot[:, None], inverse)[:, 0] if self._is_weighted else np.zeros_like(inverse)
+        from_at = levels - at[:, None]
+        weighted = self._weight * from_at
+        sums = [in_order(each) for each in (weighted, weighted * from_at, weighted * self._from_pivot)]
+        scale, low = self._fit(sums, at)
+        if self._is_weighted:
+            rest = (scale[:, None] * levels + low[:, None]) - self._x
+            error = in_order(self._weight * (rest * rest))
+        else:
+            sum_l, sum_ll, sum_xl = sums
+            slope_part = scale * (scale * sum_ll - 2 * sum_xl)
+            low_part = low * (low * self._sum_w + 2 * (scale * sum_l - self._sum_x))
+            error = self._sum_xx + slope_part + low_part
         better = (error < self._error) & (scale > 0)
         self._error = np.where(better, error, self._error)
         self.scale = np.where(better, scale, self.scale)
         self.low = np.where(better, low, self.low)
 
-    def _fit(self, sum_l: Floats, sum_ll: Floats, sum_xl: Floats) -> tuple[Floats, Floats]:
-        """Return the weighted least-squares line of x over the levels.
+    def _levels(self, x: Floats, inverse: Floats) -> Floats:
+        return nearest_levels((x - self.low[:, None]) * inverse[:, None], 0, self._top)
+
+    def _fit(self, sums: list[Floats], at: Floats) -> tuple[Floats, Floats]:
+        """Return the weighted least-squares line of x over the levels, from sums about the pivot.
 
         It goes through zero if it would start above zero, or if all levels are the same.
         """
+        sum_l, sum_ll, sum_xl = sums
         determinant = self._sum_w * sum_ll - sum_l * sum_l
         is_line = determinant > np.float32(_SAME_LEVELS) * self._sum_w * sum_ll
         inverse = reciprocal(np.where(is_line, determinant, np.float32(0)))
-        low = (sum_ll * self._sum_x - sum_l * sum_xl) * inverse
         scale = (self._sum_w * sum_xl - sum_l * self._sum_x) * inverse
+        low = ((sum_ll * self._sum_x - sum_l * sum_xl) * inverse + self._pivot) - scale * at
         through_zero = (low > 0) | (inverse == 0)
-        slope = np.where(through_zero, sum_xl * reciprocal(sum_ll), scale)
-        return slope, np.where(low < 0, low, np.float32(0))
+        from_zero = sum_ll + at * (2 * sum_l + at * self._sum_w)
+        product = (sum_xl + at * self._sum_x) + self._pivot * (sum_l + at * self._sum_w)
+        slope = np.where(through_zero, product * reciprocal(from_zero), scale)
+        return slope, np.where(through_zero | (low >= 0), np.float32(0), low)
 
 
 def symmetric(x: Floats, low: int, high: int, places: Floats, weights: Floats | None = None) -> Floats:
