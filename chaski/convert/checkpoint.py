@@ -17,8 +17,9 @@ from chaski.convert.config import Config, read_config
 from chaski.convert.families import find_family
 from chaski.convert.family import Family, VisionFamily
 from chaski.convert.pooling import MODULES, check_modules, dense_tensors
+from chaski.convert.quantized import decode_stored
 from chaski.convert.tensors import Planned
-from chaski.errors import ModelError, UnsupportedError
+from chaski.errors import ModelError
 from chaski.formats.safetensors import SafeTensor, open_checkpoint
 
 __all__ = ["Checkpoint", "computing", "plain_name", "plan_conversion", "text_settings"]
@@ -71,7 +72,7 @@ def plan_conversion(folder: Path, target_folder: Path | None = None, task: str |
     `target_folder` contains the checkpoint of a draft's target. The adapter of `task` is merged.
 
     Raises ModelError for tensors that are missing, left over or of another shape than the configuration
-    says, UnsupportedError for architectures and quantizations that cannot be converted.
+    says, UnsupportedError for architectures and methods of quantization that cannot be converted.
     """
     config = read_config(folder)
     with computing(config):
@@ -79,7 +80,6 @@ def plan_conversion(folder: Path, target_folder: Path | None = None, task: str |
 
 
 def _planned(config: Config, folder: Path, target_folder: Path | None, task: str | None) -> Checkpoint:
-    _refuse_quantized(config)
     family = find_family(config)
     target = _target(config, family, target_folder)
     if target is not None:
@@ -87,15 +87,17 @@ def _planned(config: Config, folder: Path, target_folder: Path | None, task: str
     if task is not None:
         config = Config(config.path, {**config.values, "task": _known_task(config, family, task)})
     check_modules(config, family.embeds)
-    tensors = _plain_names(open_checkpoint(folder)) | (_of_modules(folder) if family.embeds else {})
+    decoding = decode_stored(config, _plain_names(open_checkpoint(folder)))
+    tensors = {**decoding.tensors, **(_of_modules(folder) if family.embeds else {})}
     tensors = _effective(tensors, family.ineffective)
     config = text_settings(config, family, tensors.keys()).within(len(tensors))
     vision = family.vision if "vision_config" in config else None
     planned = chain(family.tensors(config, tensors.keys()), dense_tensors(config) if family.embeds else ())
     plan = _checked(folder, planned, tensors)
     seen = [] if vision is None else _checked(folder, vision.tensors(config), tensors)
-    unused = family.unused if vision is None else vision.unused
-    _check_unused(config, family.architecture, tensors, plan + seen, unused)
+    unused = *decoding.unused, *(family.unused if vision is None else vision.unused)
+    used = decoding.used({name for planned in plan + seen for name in planned.sources})
+    _check_unused(config, family.architecture, tensors.keys() - decoding.added, used, unused)
     return Checkpoint(folder, config, family, tensors, plan, vision, target)
 
 
@@ -158,14 +160,6 @@ def _checked(folder: Path, planned: Iterable[Planned], tensors: Mapping[str, Saf
     return plan
 
 
-def _refuse_quantized(config: Config) -> None:
-    """Raise UnsupportedError for quantized weights, except MXFP4 in families that support it."""
-    method = config.part("quantization_config").get("quant_method", str, None)
-    if method not in (None, "mxfp4"):
-        advice = "convert the checkpoint in BF16 or F16 instead"
-        raise UnsupportedError(f"{config.path}: the weights are quantized ({method}); {advice}")
-
-
 def _plain_names(tensors: Mapping[str, SafeTensor]) -> dict[str, SafeTensor]:
     plain: dict[str, SafeTensor] = {}
     for name, tensor in tensors.items():
@@ -207,14 +201,13 @@ def _check_sources(folder: Path, planned: Planned, tensors: Mapping[str, SafeTen
 def _check_unused(
     config: Config,
     architecture: str,
-    tensors: Mapping[str, SafeTensor],
-    plan: Iterable[Planned],
+    names: Set[str],
+    used: Set[str],
     allowed: Iterable[str],
 ) -> None:
-    used = {name for planned in plan for name in planned.sources}
     unused = re.compile("|".join([*_BUFFERS, *allowed]))
-    left = sorted(name for name in tensors if name not in used and not unused.fullmatch(name))
+    left = sorted(name for name in names - used if not unused.fullmatch(name))
     if left:
-        names = ", ".join(left[:_SHOWN])
+        shown = ", ".join(left[:_SHOWN])
         more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        raise ModelError(f"{config.path.parent}: {architecture} has no use for tensors {names}{more}")
+        raise ModelError(f"{config.path.parent}: {architecture} has no use for tensors {shown}{more}")

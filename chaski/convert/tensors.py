@@ -256,7 +256,7 @@ class Integers(Struct, frozen=True):
 
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
         source = sources[self.source]
-        if source.data.dtype.kind not in "iu" or source.is_float:
+        if not source.is_integer:
             raise ModelError(f"{source.path}: tensor {source.name!r} holds {source.dtype}, not whole numbers")
         largest = np.iinfo(np.int32).max
         if source.data.size and not -largest <= source.data.min() <= source.data.max() <= largest:

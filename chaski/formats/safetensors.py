@@ -52,12 +52,13 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "U16": np.dtype("<u2"),
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("u1"),
+    # Bytes of numbers that mean nothing without scales.
+    "F8_E4M3": np.dtype("u1"),
+    "F8_E5M2": np.dtype("u1"),
+    "F8_E8M0": np.dtype("u1"),
 }
-# Other types of the format: numbers that mean nothing without scales, and pairs.
+# Other types of the format: rare numbers that need scales, and pairs.
 _UNSUPPORTED = {
-    "F8_E5M2",
-    "F8_E4M3",
-    "F8_E8M0",
     "F8_E4M3FNUZ",
     "F8_E5M2FNUZ",
     "F6_E2M3",
@@ -66,6 +67,7 @@ _UNSUPPORTED = {
     "C64",
 }
 _FLOATS = ("F64", "F32", "F16", BF16)
+_INTEGERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,16 @@ class SafeTensor:
     dtype: str  # as the file names it
     shape: tuple[int, ...]
     path: Path
-    data: NDArray[Any] = field(repr=False, compare=False)  # in `shape`, read-only, in the map; BF16 as uint16
+    # In `shape`, read-only, in the map; BF16 as uint16, F8 as uint8.
+    data: NDArray[Any] = field(repr=False, compare=False)
 
     @property
     def is_float(self) -> bool:
         return self.dtype in _FLOATS
+
+    @property
+    def is_integer(self) -> bool:
+        return self.dtype in _INTEGERS
 
 
 def open_checkpoint(folder: Path) -> dict[str, SafeTensor]:
@@ -188,7 +195,7 @@ def _are_sizes(values: Any) -> bool:
 
 def _dtype(what: str, name: Any) -> np.dtype[Any]:
     if isinstance(name, str) and name in _UNSUPPORTED:
-        raise UnsupportedError(f"{what} is {name}; only F64, F32, F16 and BF16 checkpoints are read")
+        raise UnsupportedError(f"{what} is {name}; no checkpoint with such elements is read")
     if not isinstance(name, str) or name not in _DTYPES:
         raise FormatError(f"{what} has the unknown type {name!r:.50}")
     return _DTYPES[name]

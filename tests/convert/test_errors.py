@@ -50,9 +50,13 @@ def refused(folder: Path, kind: type[ChaskiError], message: str) -> None:
 CONFIGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no architecture": ({"architectures": []}, UnsupportedError, "architecture None cannot be converted"),
     "unknown": ({"architectures": ["X"]}, UnsupportedError, "'X' cannot be converted; known are .*Llama"),
-    "gptq": ({"quantization_config": {"quant_method": "gptq"}}, UnsupportedError, r"quantized \(gptq\)"),
-    "awq": ({"quantization_config": {"quant_method": "awq"}}, UnsupportedError, r"quantized \(awq\)"),
-    "fp8": ({"quantization_config": {"quant_method": "fp8"}}, UnsupportedError, r"quantized \(fp8\)"),
+    "hqq": ({"quantization_config": {"quant_method": "hqq"}}, UnsupportedError, "stored by 'hqq' .*fp8"),
+    "torchao": (
+        {"quantization_config": {"quant_method": "torchao"}},
+        UnsupportedError,
+        "stored by 'torchao'",
+    ),
+    "no method": ({"quantization_config": {"bits": 4}}, ModelError, "'quant_method' is missing"),
     "missing size": ({"hidden_size": None}, ModelError, "'hidden_size' is missing"),
     "size is text": ({"hidden_size": "32"}, ModelError, "'hidden_size' is '32', not int"),
     "size is true": ({"hidden_size": True}, ModelError, "'hidden_size' is True, not int"),

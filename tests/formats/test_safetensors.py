@@ -90,9 +90,17 @@ def test_scalars_and_empty_tensors(tmp_path: Path) -> None:
     assert tensors["e"].data.size == 0
 
 
-@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F4", "C64"])
-def test_types_that_need_scales_are_refused(tmp_path: Path, dtype: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"tensor 'x' is {dtype}; only F64, F32"):
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "F8_E8M0"])
+def test_small_floats_are_bytes_that_are_neither_numbers_nor_integers(tmp_path: Path, dtype: str) -> None:
+    tensor = open_safetensors(write(tmp_path, {"x": entry(dtype, (8,), (0, 8))}, bytes(range(8))))["x"]
+    assert tensor.data.tolist() == list(range(8))
+    assert not tensor.is_float
+    assert not tensor.is_integer
+
+
+@pytest.mark.parametrize("dtype", ["F4", "F8_E4M3FNUZ", "C64"])
+def test_types_that_no_checkpoint_of_a_model_has_are_refused(tmp_path: Path, dtype: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"tensor 'x' is {dtype}; no checkpoint"):
         open_safetensors(write(tmp_path, {"x": entry(dtype, (8,), (0, 8))}, bytes(8)))
 
 

@@ -1,0 +1,107 @@
+"""Arrays whose elements are decoded when they are asked for, a part at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import EllipsisType
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.formats.safetensors import SafeTensor
+
+__all__ = ["F32", "DecodeRows", "Rows", "decoded_tensor"]
+
+F32: TypeAlias = NDArray[np.float32]
+Rows: TypeAlias = NDArray[np.intp]
+DecodeRows: TypeAlias = Callable[[Rows], F32]
+"""Decodes rows of a tensor: indices (n,) of its rows, all leading axes counted as one -> (n, columns)."""
+_Key: TypeAlias = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
+
+
+def decoded_tensor(name: str, stored: SafeTensor, shape: tuple[int, ...], decode: DecodeRows) -> SafeTensor:
+    """Return an F32 tensor of `shape` (…, columns). `stored` is the main tensor that it is decoded from."""
+    rows = np.arange(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
+    columns = np.arange(shape[-1])
+    array = _DecodedArray(decode, np.broadcast_to(rows, shape), np.broadcast_to(columns, shape))
+    return SafeTensor(name, "F32", shape, stored.path, cast(NDArray[Any], array))
+
+
+class _DecodedArray:
+    """The part of a NumPy array's interface that arrangements of matrices use. Views decode nothing.
+
+    NumPy decodes the elements of a view when it makes an array of it. Rows that remain whole are decoded
+    alone. For other views, such as parts of a transposed matrix, all rows between the first and the last one
+    are decoded; the last decoded block is kept for the next part.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, decode: DecodeRows, rows: Rows, columns: Rows) -> None:
+        self._decode = decode
+        # The row and the column of each element, mostly as views with strides of zero.
+        self._rows = rows
+        self._columns = columns
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._rows.shape
+
+    @property
+    def ndim(self) -> int:
+        return self._rows.ndim
+
+    @property
+    def size(self) -> int:
+        return self._rows.size
+
+    @property
+    def T(self) -> _DecodedArray:  # noqa: N802 (NumPy's name)
+        return self.transpose()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, key: _Key) -> _DecodedArray:
+        return self._view(lambda indices: indices[key])
+
+    def __iter__(self) -> Iterator[_DecodedArray]:
+        return (self[index] for index in range(len(self)))
+
+    def reshape(self, *shape: Any) -> _DecodedArray:
+        return self._view(lambda indices: indices.reshape(*shape))
+
+    def swapaxes(self, first: int, second: int) -> _DecodedArray:
+        return self._view(lambda indices: indices.swapaxes(first, second))
+
+    def transpose(self, *axes: Any) -> _DecodedArray:
+        return self._view(lambda indices: indices.transpose(*axes))
+
+    def any(self) -> bool:
+        return bool(np.asarray(self).any())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        values = self._elements().reshape(self.shape)
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def _view(self, change: Callable[[Rows], Rows]) -> _DecodedArray:
+        return _DecodedArray(self._decode, change(self._rows), change(self._columns))
+
+    def _elements(self) -> F32:
+        if not self.size:
+            return np.empty(0, np.float32)
+        if not self.ndim:
+            return self.reshape(1)._elements()
+        if self._rows.strides[-1] == 0 and not any(self._columns.strides[:-1]):
+            columns = self._columns[(0,) * (self.ndim - 1)]
+            return self._decode(self._rows[..., 0].reshape(-1))[:, columns]
+        begin, end = int(self._rows.min()), int(self._rows.max()) + 1
+        return _block(self._decode, begin, end)[self._rows - begin, self._columns]
+
+
+@lru_cache(maxsize=1)
+def _block(decode: DecodeRows, begin: int, end: int) -> F32:
+    return decode(np.arange(begin, end))

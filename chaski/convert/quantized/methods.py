@@ -1,0 +1,93 @@
+"""The methods of quantization whose checkpoints can be decoded, by `quantization_config.quant_method`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from chaski.convert.config import Config
+from chaski.convert.quantized.module import Decoded, Stored
+from chaski.convert.quantized.pairs import decode_blocks, decode_pairs
+from chaski.convert.quantized.scaled import decode_scaled
+from chaski.errors import UnsupportedError
+from chaski.formats.safetensors import SafeTensor
+
+__all__ = ["Decoding", "decode_stored"]
+
+Decode: TypeAlias = Callable[[Stored], Iterator[Decoded]]
+
+_METHODS: Mapping[str, tuple[Decode, ...]] = {
+    "fp8": (decode_scaled, decode_pairs),
+    "fbgemm_fp8": (decode_scaled,),
+    "modelopt": (decode_scaled, decode_pairs),
+    "mxfp4": (decode_blocks,),
+    "quark": (decode_scaled, decode_pairs),
+}
+# Scales of activations and of cached keys and values: rounding that this conversion leaves out.
+_UNUSED = (
+    r".*[._](input|output|activation)_(global_)?(scale(_inv|_ub)?|zero_point)",
+    r".*[._][qkv]_(scale|zero_point)",
+)
+
+
+class Decoding(Struct, frozen=True):
+    """The tensors of a checkpoint with quantized weights, by plain name.
+
+    tensors: the stored ones and the decoded ones, which replace stored ones of the same name.
+    parts: the stored tensors that each decoded one stands for.
+    unused: patterns of names of stored tensors that change no weight.
+    """
+
+    tensors: Mapping[str, SafeTensor]
+    parts: Mapping[str, tuple[str, ...]]
+    unused: tuple[str, ...] = ()
+
+    @property
+    def added(self) -> set[str]:
+        """The decoded tensors without a stored one of the same name."""
+        return {name for name, parts in self.parts.items() if name not in parts}
+
+    def used(self, names: Set[str]) -> set[str]:
+        """Return the stored tensors that the tensors `names` use."""
+        return {part for name in names for part in self.parts.get(name, (name,))}
+
+
+def decode_stored(config: Config, tensors: Mapping[str, SafeTensor]) -> Decoding:
+    """Return the tensors of a checkpoint, with weights as `quantization_config` says that they are stored.
+
+    Raises UnsupportedError for an unknown method or scheme, ModelError for tensors that do not fit together.
+    """
+    settings = _settings(config)
+    if not settings.values:
+        _refuse_without_scales(tensors)
+        return Decoding(tensors, {})
+    method = settings.get("quant_method", str)
+    if method not in _METHODS:
+        known = ", ".join(sorted(_METHODS))
+        raise UnsupportedError(
+            f"{config.path}: weights stored by {method!r:.80} cannot be decoded; known are {known}; convert "
+            "a checkpoint in BF16 or F16 instead"
+        )
+    stored = Stored(settings, tensors)
+    decoded = {each.tensor.name: each for decode in _METHODS[method] for each in decode(stored)}
+    parts = {name: each.parts for name, each in decoded.items()}
+    consumed = {part for each in parts.values() for part in each}
+    _refuse_without_scales({name: each for name, each in tensors.items() if name not in consumed})
+    return Decoding({**tensors, **{name: each.tensor for name, each in decoded.items()}}, parts, _UNUSED)
+
+
+def _settings(config: Config) -> Config:
+    """Return the settings of the quantization, empty if the weights are plain numbers."""
+    found = config.part("quantization_config")
+    return found if found.values else config.part("text_config").part("quantization_config")
+
+
+def _refuse_without_scales(tensors: Mapping[str, SafeTensor]) -> None:
+    for name, tensor in tensors.items():
+        if not tensor.is_float and not tensor.is_integer:
+            raise UnsupportedError(
+                f"{tensor.path}: tensor {name!r} is {tensor.dtype} and has no scales that config.json's "
+                "'quantization_config' explains; convert a checkpoint in BF16 or F16 instead"
+            )
