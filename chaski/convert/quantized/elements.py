@@ -17,7 +17,7 @@ from chaski.formats.safetensors import SafeTensor
 __all__ = ["FLOATS_OF_8", "FP4", "Blocks", "at", "fp4_of", "numbers", "unpacked", "words"]
 
 # The values of E2M1: a sign, two bits of exponent, one of mantissa.
-FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+FP4 = np.array([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
 def _small_floats(exponent_bits: int, mantissa_bits: int) -> F32:
@@ -170,7 +170,7 @@ def _block_size(size: int, count: int, known: int) -> int | None:
 
 
 def _within(groups: Rows, count: int) -> bool:
-    return bool(len(groups)) and 0 <= int(groups.min()) and int(groups.max()) < count
+    return len(groups) > 0 and bool(((groups >= 0) & (groups < count)).all())
 
 
 def _unfitting(what: SafeTensor, stored: tuple[int, ...], shape: tuple[int, ...]) -> ModelError:

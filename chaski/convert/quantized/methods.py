@@ -8,6 +8,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from chaski.convert.config import Config
+from chaski.convert.quantized.compressed import decode_packed
+from chaski.convert.quantized.gptq import decode_awq, decode_gptq
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.convert.quantized.pairs import decode_blocks, decode_pairs
 from chaski.convert.quantized.scaled import decode_scaled
@@ -19,8 +21,11 @@ __all__ = ["Decoding", "decode_stored"]
 Decode: TypeAlias = Callable[[Stored], Iterator[Decoded]]
 
 _METHODS: Mapping[str, tuple[Decode, ...]] = {
+    "awq": (decode_awq,),
+    "compressed-tensors": (decode_packed, decode_scaled, decode_pairs),
     "fp8": (decode_scaled, decode_pairs),
     "fbgemm_fp8": (decode_scaled,),
+    "gptq": (decode_gptq,),
     "modelopt": (decode_scaled, decode_pairs),
     "mxfp4": (decode_blocks,),
     "quark": (decode_scaled, decode_pairs),

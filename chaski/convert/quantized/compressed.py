@@ -1,0 +1,130 @@
+"""compressed-tensors (llm-compressor): the formats whose weights are integers packed into words of 32 bits.
+
+A weight has `weight_packed` (rows, words), `weight_shape`, `weight_scale` of its rows or of groups of
+columns, and possibly `weight_zero_point` (packed along rows) and `weight_g_idx`, the group of each column.
+Stored integers are signed ones plus half of their range. The other formats are those of `scaled` and `pairs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaski.convert.config import Config
+from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows
+from chaski.convert.quantized.elements import Blocks, at, numbers, unpacked, words
+from chaski.convert.quantized.module import Decoded, Stored
+from chaski.convert.quantized.scaled import block_sizes
+from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.safetensors import SafeTensor
+
+__all__ = ["check_compressed", "decode_packed"]
+
+_FORMATS = (
+    *("dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized"),
+    *("mixed-precision", "mxfp4-pack-quantized", "mxfp8-quantized", "nvfp4-pack-quantized"),
+)
+
+
+def check_compressed(settings: Config) -> None:
+    """Raise UnsupportedError for a format that cannot be decoded, and for weights that were rotated."""
+    formats = [settings.get("format", str, "dense")]
+    formats += [group.get("format", str, "dense") for group in _groups(settings)]
+    if unknown := sorted(set(formats).difference(_FORMATS)):
+        raise UnsupportedError(
+            f"{settings.path}: compressed-tensors format {unknown[0]!r:.80} cannot be decoded; known are "
+            f"{', '.join(_FORMATS)}"
+        )
+    sparsity = settings.part("sparsity_config").get("format", str, "dense")
+    if sparsity != "dense":
+        raise UnsupportedError(
+            f"{settings.path}: weights in the sparse format {sparsity!r:.80} cannot be decoded, only dense ones"
+        )
+    if settings.part("transform_config").values:
+        raise UnsupportedError(
+            f"{settings.path}: weights with a 'transform_config' need transforms of the activations, which "
+            "GGUF cannot express"
+        )
+
+
+def _groups(settings: Config) -> list[Config]:
+    groups = settings.part("config_groups")
+    return [groups.part(name) for name, group in groups.values.items() if isinstance(group, dict)]
+
+
+def decode_packed(stored: Stored) -> Iterator[Decoded]:
+    """Yield the weights that are packed integers. Raises ModelError for parts that do not fit together."""
+    check_compressed(stored.settings)
+    bits = {group.part("weights").get("num_bits", int, 0) for group in _groups(stored.settings)}
+    for main, packed in stored.ending(".weight_packed"):
+        if packed.dtype == "U8":
+            continue  # pairs of FP4
+        name = main.removesuffix("_packed")
+        shape = _shape(stored.require(f"{name}_shape", main), packed)
+        width = _width(packed, shape[-1], bits - {0})
+        decode = _values(stored, name, packed, shape, width)
+        parts = (f"{name}_{part}" for part in ("shape", "scale", "zero_point", "g_idx"))
+        yield stored.decoded(name, shape, decode, main, *parts)
+
+
+def _shape(stored: SafeTensor, packed: SafeTensor) -> tuple[int, ...]:
+    """Return the weight's shape, which a tensor of integers contains."""
+    shape = tuple(int(size) for size in stored.data.reshape(-1)) if stored.is_integer else ()
+    if len(shape) != len(packed.shape) or len(shape) < 2 or shape[:-1] != packed.shape[:-1] or shape[-1] < 1:
+        raise ModelError(
+            f"{stored.path}: tensor {stored.name!r} says {shape}, which does not fit {packed.name!r} of shape "
+            f"{packed.shape}"
+        )
+    return shape
+
+
+def _width(packed: SafeTensor, num_columns: int, choices: set[int]) -> int:
+    """Return the bits of an integer: those of the configuration that need as many words as a row has."""
+    fitting = [bits for bits in sorted(choices) if -(-num_columns * bits // 32) == packed.shape[-1]]
+    if len(fitting) != 1 or not 1 <= fitting[0] <= 8:
+        raise ModelError(
+            f"{packed.path}: tensor {packed.name!r} {packed.shape} does not hold {num_columns} columns of "
+            f"{' or '.join(map(str, sorted(choices))) or 'unknown'} bits"
+        )
+    return fitting[0]
+
+
+def _values(stored: Stored, name: str, packed: SafeTensor, shape: tuple[int, ...], bits: int) -> DecodeRows:
+    scale = stored.require(f"{name}_scale", f"{name}_packed")
+    groups = _group_indices(stored.get(f"{name}_g_idx"))
+    scales = Blocks.of(scale, numbers(scale), shape, block_sizes(stored), groups)
+    half, codes, positions = 1 << bits - 1, words(packed), np.arange(shape[-1])
+    zero = stored.get(f"{name}_zero_point")
+    zeros = None
+    if zero is not None:
+        found = numbers(zero) if zero.dtype == "I8" else _zero_points(zero, shape, scale.shape[-1], bits)
+        zeros = Blocks.of(zero, found, shape, block_sizes(stored), groups)
+
+    def decode(rows: Rows) -> F32:
+        values = (unpacked(at(codes, rows), positions, bits) - half).astype(np.float32)
+        return (values if zeros is None else values - zeros.at(rows)) * scales.at(rows)
+
+    return decode
+
+
+def _group_indices(stored: SafeTensor | None) -> Rows | None:
+    """Return the group of each column; None if groups are successive columns, which -1 means too."""
+    if stored is None or not stored.is_integer or (stored.data == -1).all():
+        return None
+    return stored.data.astype(np.intp)
+
+
+def _zero_points(
+    stored: SafeTensor, shape: tuple[int, ...], num_groups: int, bits: int
+) -> NDArray[np.float32]:
+    """Return zero points (…, rows, groups) of words (…, packed rows, groups)."""
+    *matrices, num_rows, _ = shape
+    if stored.shape != (*matrices, -(-num_rows * bits // 32), num_groups):
+        raise ModelError(
+            f"{stored.path}: tensor {stored.name!r} {stored.shape} does not fit a weight of shape {shape}"
+        )
+    streams = words(stored).swapaxes(-1, -2).reshape(-1, stored.shape[-2])
+    values = unpacked(streams, np.arange(num_rows), bits) - (1 << bits - 1)
+    return values.reshape(*matrices, num_groups, num_rows).swapaxes(-1, -2).astype(np.float32)
