@@ -40,7 +40,7 @@ def check_compressed(settings: Config) -> None:
     sparsity = settings.part("sparsity_config").get("format", str, "dense")
     if sparsity != "dense":
         raise UnsupportedError(
-            f"{settings.path}: weights in the sparse format {sparsity!r:.80} cannot be decoded, only dense ones"
+            f"{settings.path}: weights of sparse format {sparsity!r:.80} cannot be decoded, only dense ones"
         )
     if settings.part("transform_config").values:
         raise UnsupportedError(
@@ -74,8 +74,8 @@ def _shape(stored: SafeTensor, packed: SafeTensor) -> tuple[int, ...]:
     shape = tuple(int(size) for size in stored.data.reshape(-1)) if stored.is_integer else ()
     if len(shape) != len(packed.shape) or len(shape) < 2 or shape[:-1] != packed.shape[:-1] or shape[-1] < 1:
         raise ModelError(
-            f"{stored.path}: tensor {stored.name!r} says {shape}, which does not fit {packed.name!r} of shape "
-            f"{packed.shape}"
+            f"{stored.path}: tensor {stored.name!r} says {shape}, which does not fit {packed.name!r} of "
+            f"shape {packed.shape}"
         )
     return shape
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from chaski.convert.config import Config
+from chaski.convert.quantized.bitsandbytes import decode_int8, decode_nf4
 from chaski.convert.quantized.compressed import decode_packed
 from chaski.convert.quantized.gptq import decode_awq, decode_gptq
 from chaski.convert.quantized.module import Decoded, Stored
@@ -22,6 +23,7 @@ Decode: TypeAlias = Callable[[Stored], Iterator[Decoded]]
 
 _METHODS: Mapping[str, tuple[Decode, ...]] = {
     "awq": (decode_awq,),
+    "bitsandbytes": (decode_nf4, decode_int8),
     "compressed-tensors": (decode_packed, decode_scaled, decode_pairs),
     "fp8": (decode_scaled, decode_pairs),
     "fbgemm_fp8": (decode_scaled,),
