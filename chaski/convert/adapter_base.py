@@ -11,14 +11,14 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from chaski.convert.checkpoint import plain_name, text_settings
+from chaski.convert.checkpoint import open_weights, text_settings
 from chaski.convert.config import Config, read_config
 from chaski.convert.families import find_family
 from chaski.convert.family import Family
 from chaski.convert.tensors import Planned, TensorShape
 from chaski.errors import ModelError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf import GGUFFile, open_gguf
-from chaski.formats.safetensors import INDEX_NAME, SINGLE_NAME, open_checkpoint
+from chaski.formats.safetensors import INDEX_NAME, SINGLE_NAME
 
 __all__ = ["AdapterBase"]
 
@@ -82,7 +82,7 @@ class AdapterBase(Struct, frozen=True):
         config = read_config(base)
         family = find_family(config)
         has_weights = any((base / name).is_file() for name in (SINGLE_NAME, INDEX_NAME))
-        names = {plain_name(name) for name in open_checkpoint(base)} if has_weights else changed
+        names = open_weights(config, base).tensors.keys() if has_weights else changed
         return cls(text_settings(config, family, names).within(max(_MOST, len(names))), family, names)
 
     @classmethod

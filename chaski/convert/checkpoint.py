@@ -17,12 +17,12 @@ from chaski.convert.config import Config, read_config
 from chaski.convert.families import find_family
 from chaski.convert.family import Family, VisionFamily
 from chaski.convert.pooling import MODULES, check_modules, dense_tensors
-from chaski.convert.quantized import decode_stored
+from chaski.convert.quantized import Decoding, decode_stored
 from chaski.convert.tensors import Planned
 from chaski.errors import ModelError
 from chaski.formats.safetensors import SafeTensor, open_checkpoint
 
-__all__ = ["Checkpoint", "computing", "plain_name", "plan_conversion", "text_settings"]
+__all__ = ["Checkpoint", "computing", "open_weights", "plain_name", "plan_conversion", "text_settings"]
 
 # Prefixes that wrappers add to the names of a text model, in the order of any release.
 _WRAPPERS = re.compile(
@@ -87,7 +87,7 @@ def _planned(config: Config, folder: Path, target_folder: Path | None, task: str
     if task is not None:
         config = Config(config.path, {**config.values, "task": _known_task(config, family, task)})
     check_modules(config, family.embeds)
-    decoding = decode_stored(config, _plain_names(open_checkpoint(folder)))
+    decoding = open_weights(config, folder)
     tensors = {**decoding.tensors, **(_of_modules(folder) if family.embeds else {})}
     tensors = _effective(tensors, family.ineffective)
     config = text_settings(config, family, tensors.keys()).within(len(tensors))
@@ -99,6 +99,14 @@ def _planned(config: Config, folder: Path, target_folder: Path | None, task: str
     used = decoding.used({name for planned in plan + seen for name in planned.sources})
     _check_unused(config, family.architecture, tensors.keys() - decoding.added, used, unused)
     return Checkpoint(folder, config, family, tensors, plan, vision, target)
+
+
+def open_weights(config: Config, folder: Path) -> Decoding:
+    """Return the tensors of the checkpoint in `folder` by plain name, decoded where they are quantized.
+
+    Raises what `open_checkpoint` and `decode_stored` raise, and ModelError for two tensors of one name.
+    """
+    return decode_stored(config, _plain_names(open_checkpoint(folder)))
 
 
 def text_settings(config: Config, family: Family, names: Set[str]) -> Config:

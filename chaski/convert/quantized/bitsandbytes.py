@@ -87,8 +87,8 @@ def _scales(stored: Stored, name: str, state_name: str, settings: Config) -> F32
     blocks = np.arange(scales.data.size) // settings.count("nested_blocksize")
     if scales.dtype != "U8" or len(codes) != 256 or blocks[-1:] + 1 != len(outer):
         raise _unfitting(scales, f"{len(outer)} scales and {len(codes)} codes")
-    offset = np.float32(settings.get("nested_offset", float))
-    return codes[scales.data.reshape(-1)] * outer[blocks] + offset
+    found: F32 = codes[scales.data.reshape(-1)] * outer[blocks]
+    return found + np.float32(settings.get("nested_offset", float))
 
 
 def _nf4_rows(weight: SafeTensor, num_columns: int, codes: F32, scales: F32, size: int) -> DecodeRows:
@@ -97,7 +97,8 @@ def _nf4_rows(weight: SafeTensor, num_columns: int, codes: F32, scales: F32, siz
     def decode(rows: Rows) -> F32:
         elements = rows[:, None] * num_columns + np.arange(num_columns)
         pairs = packed[elements >> 1]
-        return codes[np.where(elements & 1, pairs & 15, pairs >> 4)] * scales[elements // size]
+        values: F32 = codes[np.where(elements & 1, pairs & 15, pairs >> 4)] * scales[elements // size]
+        return values
 
     return decode
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chaski.convert.config import Config
 from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows
-from chaski.convert.quantized.elements import Blocks, at, numbers, unpacked, words
+from chaski.convert.quantized.elements import Blocks, at, numbers, scaled, unpacked, words
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.convert.quantized.scaled import block_sizes
 from chaski.errors import ModelError, UnsupportedError
@@ -104,7 +104,7 @@ def _values(stored: Stored, name: str, packed: SafeTensor, shape: tuple[int, ...
 
     def decode(rows: Rows) -> F32:
         values = (unpacked(at(codes, rows), positions, bits) - half).astype(np.float32)
-        return (values if zeros is None else values - zeros.at(rows)) * scales.at(rows)
+        return scaled(values, rows, scales, zeros)
 
     return decode
 

@@ -14,7 +14,7 @@ from chaski.errors import ModelError
 from chaski.formats.quant import as_float32
 from chaski.formats.safetensors import SafeTensor
 
-__all__ = ["FLOATS_OF_8", "FP4", "Blocks", "at", "fp4_of", "numbers", "unpacked", "words"]
+__all__ = ["FLOATS_OF_8", "FP4", "Blocks", "at", "fp4_of", "numbers", "scaled", "unpacked", "words"]
 
 # The values of E2M1: a sign, two bits of exponent, one of mantissa.
 FP4 = np.array([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -27,7 +27,8 @@ def _small_floats(exponent_bits: int, mantissa_bits: int) -> F32:
     mantissas = (codes & (1 << mantissa_bits) - 1) / (1 << mantissa_bits)
     bias = (1 << exponent_bits - 1) - 1
     values = np.ldexp(mantissas + (exponents > 0), np.maximum(exponents, 1) - bias)
-    return np.where(codes < 128, values, -values).astype(np.float32)
+    found: F32 = np.where(codes < 128, values, -values).astype(np.float32)
+    return found
 
 
 def _tables() -> dict[str, F32]:
@@ -60,7 +61,8 @@ def numbers(tensor: SafeTensor, values: NDArray[Any] | None = None, exponents: b
     values = tensor.data if values is None else values
     table = FLOATS_OF_8.get("F8_E8M0" if exponents and tensor.dtype == "U8" else tensor.dtype)
     if table is not None:
-        return table[values]
+        found: F32 = table[values]
+        return found
     if not tensor.is_float and tensor.dtype != "I8":
         raise ModelError(
             f"{tensor.path}: tensor {tensor.name!r} holds {tensor.dtype}, not numbers of a scale"
@@ -144,8 +146,14 @@ class Blocks(Struct, frozen=True):
         """Return the number of each element of these rows, (n, columns) or (n, 1)."""
         matrix, row = np.divmod(rows, self.num_rows)
         of_matrix = -(-self.num_rows // self.row_block)
-        values = self.values[matrix * of_matrix + row // self.row_block]
-        return values if self.columns is None else values[:, self.columns]
+        values: NDArray[Any] = self.values[matrix * of_matrix + row // self.row_block]
+        return values if self.columns is None else np.take(values, self.columns, axis=1)
+
+
+def scaled(values: F32, rows: Rows, scales: Blocks, zeros: Blocks | None = None) -> F32:
+    """Return (value - zero point) * scale of the elements of rows, (n, columns)."""
+    found: F32 = (values if zeros is None else values - zeros.at(rows)) * scales.at(rows)
+    return found
 
 
 def _grid(stored: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from chaski.convert.quantized.module import Decoded, Stored
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.safetensors import SafeTensor
 
-__all__ = ["decode_awq", "decode_gptq"]
+__all__ = ["awq_weights", "decode_awq", "decode_gptq", "gptq_weights"]
 
 _PACKED = ".qweight"
 _PARTS = ("qweight", "qzeros", "scales", "g_idx", "bias")
@@ -33,17 +33,14 @@ _AWQ_PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 
 def decode_gptq(stored: Stored) -> Iterator[Decoded]:
     """Yield the weights that GPTQ packed. Raises UnsupportedError, and ModelError for unfitting tensors."""
-    layout = _layout(stored.settings, "checkpoint_format", ("gptq", "gptq_v2"))
-    for main, packed in stored.ending(_PACKED):
-        base = main.removesuffix("qweight")
-        zeros, scales = (stored.require(f"{base}{part}", main) for part in ("qzeros", "scales"))
-        bits, groups = _columns(stored, base, packed, len(scales.data))
-        num_columns, num_rows = len(groups), packed.shape[1]
-        _check(zeros, (len(scales.data), -(-num_rows * bits // 32)))
-        _check(scales, (len(scales.data), num_rows))
-        offset = 1 if layout == "gptq" else 0
-        decode = _gptq_rows(packed, zeros, scales, groups, bits, offset)
-        yield stored.decoded(f"{base}weight", (num_rows, num_columns), decode, main, *_parts(stored, base))
+    version = _layout(stored.settings, "checkpoint_format", ("gptq", "gptq_v2"))
+    return gptq_weights(stored, zero_offset=1 if version == "gptq" else 0)
+
+
+def decode_awq(stored: Stored) -> Iterator[Decoded]:
+    """Yield the weights that AWQ packed. Raises UnsupportedError, and ModelError for unfitting tensors."""
+    _layout(stored.settings, "version", ("gemm", "exllama", "ipex"))
+    return awq_weights(stored)
 
 
 def _layout(settings: Config, key: str, known: tuple[str, ...]) -> str:
@@ -54,6 +51,19 @@ def _layout(settings: Config, key: str, known: tuple[str, ...]) -> str:
             f"{settings.path}: {key!r} of the quantization is {found!r:.80}; known are {', '.join(known)}"
         )
     return found
+
+
+def gptq_weights(stored: Stored, zero_offset: int) -> Iterator[Decoded]:
+    """Yield the weights in GPTQ's order. zero_offset: a number added to stored zero points."""
+    for main, packed in stored.ending(_PACKED):
+        base = main.removesuffix("qweight")
+        zeros, scales = (stored.require(f"{base}{part}", main) for part in ("qzeros", "scales"))
+        bits, groups = _columns(stored, base, packed, len(scales.data))
+        num_columns, num_rows = len(groups), packed.shape[1]
+        _check(zeros, (len(scales.data), -(-num_rows * bits // 32)))
+        _check(scales, (len(scales.data), num_rows))
+        decode = _gptq_rows(packed, zeros, scales, groups, bits, zero_offset)
+        yield stored.decoded(f"{base}weight", (num_rows, num_columns), decode, main, *_parts(stored, base))
 
 
 def _columns(stored: Stored, base: str, packed: SafeTensor, num_groups: int) -> tuple[int, Rows]:
@@ -89,9 +99,8 @@ def _gptq_rows(
     return decode
 
 
-def decode_awq(stored: Stored) -> Iterator[Decoded]:
-    """Yield the weights that AWQ packed. Raises UnsupportedError, and ModelError for unfitting tensors."""
-    _layout(stored.settings, "version", ("gemm", "exllama", "ipex"))
+def awq_weights(stored: Stored) -> Iterator[Decoded]:
+    """Yield the weights in AWQ's order."""
     bits = stored.settings.get("bits", int, stored.settings.get("w_bit", int, _AWQ_BITS))
     if bits != _AWQ_BITS:
         raise UnsupportedError(f"{stored.settings.path}: AWQ with {bits} bits cannot be decoded, only with 4")

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from chaski.convert.config import Config
+from chaski.convert.config import Config, read_json
+from chaski.convert.quantized.auto_round import decode_auto_round
 from chaski.convert.quantized.bitsandbytes import decode_int8, decode_nf4
 from chaski.convert.quantized.compressed import decode_packed
 from chaski.convert.quantized.gptq import decode_awq, decode_gptq
@@ -22,6 +23,7 @@ __all__ = ["Decoding", "decode_stored"]
 Decode: TypeAlias = Callable[[Stored], Iterator[Decoded]]
 
 _METHODS: Mapping[str, tuple[Decode, ...]] = {
+    "auto-round": (decode_auto_round,),
     "awq": (decode_awq,),
     "bitsandbytes": (decode_nf4, decode_int8),
     "compressed-tensors": (decode_packed, decode_scaled, decode_pairs),
@@ -30,8 +32,11 @@ _METHODS: Mapping[str, tuple[Decode, ...]] = {
     "gptq": (decode_gptq,),
     "modelopt": (decode_scaled, decode_pairs),
     "mxfp4": (decode_blocks,),
+    "intel/auto-round": (decode_auto_round,),
     "quark": (decode_scaled, decode_pairs),
 }
+# Files that older checkpoints have instead of `quantization_config`, and the methods that write them.
+_FILES = {"hf_quant_config.json": "modelopt", "quant_config.json": "awq", "quantize_config.json": "gptq"}
 # Scales of activations and of cached keys and values: rounding that this conversion leaves out.
 _UNUSED = (
     r".*[._](input|output|activation)_(global_)?(scale(_inv|_ub)?|zero_point)",
@@ -87,8 +92,15 @@ def decode_stored(config: Config, tensors: Mapping[str, SafeTensor]) -> Decoding
 
 def _settings(config: Config) -> Config:
     """Return the settings of the quantization, empty if the weights are plain numbers."""
-    found = config.part("quantization_config")
-    return found if found.values else config.part("text_config").part("quantization_config")
+    for part in (config, config.part("text_config")):
+        for key in ("quantization_config", "compression_config"):
+            if (found := part.part(key)).values:
+                return found
+    for name, method in _FILES.items():
+        path = config.path.with_name(name)
+        if values := read_json(path):
+            return Config(path, {"quant_method": method, **values})
+    return Config(config.path, {})
 
 
 def _refuse_without_scales(tensors: Mapping[str, SafeTensor]) -> None:

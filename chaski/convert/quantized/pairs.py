@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows, decoded_tensor
-from chaski.convert.quantized.elements import Blocks, at, fp4_of, numbers
+from chaski.convert.quantized.elements import Blocks, at, fp4_of, numbers, scaled
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.convert.quantized.scaled import scale_name
 from chaski.errors import ModelError
@@ -56,7 +56,7 @@ def _values(
     scales = Blocks.of(stored.tensors[scale], values, shape)
 
     def decode(rows: Rows) -> F32:
-        return fp4_of(at(packed.data.view("u1"), rows)) * scales.at(rows)
+        return scaled(fp4_of(at(packed.data.view("u1"), rows)), rows, scales)
 
     return decode
 
@@ -88,7 +88,7 @@ def decode_blocks(stored: Stored) -> Iterator[Decoded]:
         grid = Blocks.of(scales, numbers(scales, exponents=True), shape)
 
         def decode(rows: Rows, pairs: Bytes = pairs, grid: Blocks = grid) -> F32:
-            return fp4_of(at(pairs, rows)) * grid.at(rows)
+            return scaled(fp4_of(at(pairs, rows)), rows, grid)
 
         tensor = decoded_tensor(base, blocks, shape, decode)
         if matrices:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows
-from chaski.convert.quantized.elements import Blocks, at, numbers
+from chaski.convert.quantized.elements import Blocks, at, numbers, scaled
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.formats.safetensors import SafeTensor
 
@@ -60,7 +60,6 @@ def _values(stored: Stored, weight: SafeTensor, name: str, scale: str, sizes: tu
     zeros = None if zero is None else Blocks.of(zero, numbers(zero), weight.shape, sizes)
 
     def decode(rows: Rows) -> F32:
-        values = numbers(weight, at(weight.data, rows))
-        return (values if zeros is None else values - zeros.at(rows)) * scales.at(rows)
+        return scaled(numbers(weight, at(weight.data, rows)), rows, scales, zeros)
 
     return decode
