@@ -110,7 +110,7 @@ class Mapped(Struct, frozen=True):
             if not source.is_float:
                 raise ModelError(f"{source.path}: tensor {name!r} holds {source.dtype}, not floats")
             for part in parts_of(self.arrange(source.data)):
-                yield quantize(self._changed(part.reshape(-1, self.shape[-1])), type)
+                yield quantize(self._changed(np.asarray(part).reshape(-1, self.shape[-1])), type)
 
     def _changed(self, values: NDArray[Any]) -> NDArray[Any]:
         """Apply `function` and `shift`. Without either, return the stored elements."""

@@ -19,15 +19,36 @@ F32: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = NDArray[np.intp]
 DecodeRows: TypeAlias = Callable[[Rows], F32]
 """Decodes rows of a tensor: indices (n,) of its rows, all leading axes counted as one -> (n, columns)."""
+
+_ELEMENTS_AT_ONCE = 1 << 20
 _Key: TypeAlias = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
 
 
 def decoded_tensor(name: str, stored: SafeTensor, shape: tuple[int, ...], decode: DecodeRows) -> SafeTensor:
     """Return an F32 tensor of `shape` (…, columns). `stored` is the main tensor that it is decoded from."""
     rows = np.arange(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
+    decoder = _Decoder(decode, shape[-1])
     columns = np.arange(shape[-1])
-    array = _DecodedArray(decode, np.broadcast_to(rows, shape), np.broadcast_to(columns, shape))
+    array = _DecodedArray(decoder, np.broadcast_to(rows, shape), np.broadcast_to(columns, shape))
     return SafeTensor(name, "F32", shape, stored.path, cast(NDArray[Any], array))
+
+
+class _Decoder:
+    """Decodes rows of a tensor, and keeps the last block that was decoded of any."""
+
+    def __init__(self, decode: DecodeRows, num_columns: int) -> None:
+        self.rows = decode
+        self._num_columns = num_columns
+
+    @lru_cache(maxsize=1)  # noqa: B019 (one block for all, which the next one replaces)
+    def block(self, begin: int, end: int) -> F32:
+        """Return the rows from `begin` to `end`."""
+        values = np.empty((end - begin, self._num_columns), np.float32)
+        step = max(1, _ELEMENTS_AT_ONCE // self._num_columns)
+        for first in range(begin, end, step):
+            last = min(first + step, end)
+            values[first - begin : last - begin] = self.rows(np.arange(first, last))
+        return values
 
 
 class _DecodedArray:
@@ -40,8 +61,8 @@ class _DecodedArray:
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, decode: DecodeRows, rows: Rows, columns: Rows) -> None:
-        self._decode = decode
+    def __init__(self, decoder: _Decoder, rows: Rows, columns: Rows) -> None:
+        self._decoder = decoder
         # The row and the column of each element, mostly as views with strides of zero.
         self._rows = rows
         self._columns = columns
@@ -88,7 +109,7 @@ class _DecodedArray:
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def _view(self, change: Callable[[Rows], Rows]) -> _DecodedArray:
-        return _DecodedArray(self._decode, change(self._rows), change(self._columns))
+        return _DecodedArray(self._decoder, change(self._rows), change(self._columns))
 
     def _elements(self) -> F32:
         if not self.size:
@@ -97,11 +118,6 @@ class _DecodedArray:
             return self.reshape(1)._elements()
         if self._rows.strides[-1] == 0 and not any(self._columns.strides[:-1]):
             columns = self._columns[(0,) * (self.ndim - 1)]
-            return self._decode(self._rows[..., 0].reshape(-1))[:, columns]
+            return self._decoder.rows(self._rows[..., 0].reshape(-1))[:, columns]
         begin, end = int(self._rows.min()), int(self._rows.max()) + 1
-        return _block(self._decode, begin, end)[self._rows - begin, self._columns]
-
-
-@lru_cache(maxsize=1)
-def _block(decode: DecodeRows, begin: int, end: int) -> F32:
-    return decode(np.arange(begin, end))
+        return self._decoder.block(begin, end)[self._rows - begin, self._columns]
