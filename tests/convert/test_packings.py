@@ -73,6 +73,29 @@ def test_experts_as_one_tensor(tmp_path: Path, name: str) -> None:
     }
 
 
+def test_experts_of_llama_4_as_tensors_of_their_own(tmp_path: Path) -> None:
+    """Each expert's matrices are separate layers in quantized checkpoints of Llama 4."""
+    folder = changed("llama4", tmp_path / "llama4", {})
+    tensors = {}
+    for name, tensor in open_checkpoint(DATA / "llama4").items():
+        base, part = name.rsplit(".", 1)
+        values = np.array(tensor.data)
+        if not base.endswith(".experts"):
+            tensors[name] = (tensor.dtype, values)
+            continue
+        parts = {"gate_proj": values, "up_proj": values} if part == "gate_up_proj" else {part: values}
+        for other, columns in parts.items():
+            half = columns.shape[-1] // len(parts)
+            start = half if other == "up_proj" else 0
+            for expert, matrix in enumerate(columns[..., start : start + half]):
+                tensors[f"{base}.{expert}.{other}.weight"] = (tensor.dtype, np.ascontiguousarray(matrix.T))
+    write_safetensors(folder / "model.safetensors", tensors)
+    found, wanted = written(folder), written(changed("llama4", tmp_path / "plain", {}))
+    assert {name: bytes(tensor.data) for name, tensor in found.tensors.items()} == {
+        name: bytes(tensor.data) for name, tensor in wanted.tensors.items()
+    }
+
+
 def test_gpt_oss_in_floats_has_the_same_experts(tmp_path: Path) -> None:
     """Fine-tuned checkpoints lack blocks: matrices are transposed, and columns of gate and up alternate."""
     packed = written(changed("gpt-oss", tmp_path / "packed", {}))

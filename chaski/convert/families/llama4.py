@@ -69,18 +69,23 @@ def layer(config: Config, number: int) -> Iterator[Row]:
     yield from feed_forward(config, size, f"{part}.shared_expert", "_shexp")
 
 
-def experts(config: Config, number: int) -> Iterator[Planned]:
-    """Yield the matrices of a layer's experts."""
+def experts(config: Config, names: Set[str], number: int) -> Iterator[Planned]:
+    """Yield the matrices of a layer's experts. Quantized checkpoints store each expert's separately."""
     count, hidden = config.get("num_local_experts", int), config.get("hidden_size", int)
     size = config.get("intermediate_size", int)
     source, target = f"layers.{number}.feed_forward.experts", f"blk.{number}"
-    for name, columns in (("gate", slice(size)), ("up", slice(size, None))):
+    if f"{source}.down_proj" not in names:
+        for name, rows, columns in (("gate", size, hidden), ("up", size, hidden), ("down", hidden, size)):
+            sources = tuple(f"{source}.{expert}.{name}_proj.weight" for expert in range(count))
+            yield Mapped(f"{target}.ffn_{name}_exps.weight", (count, rows, columns), sources, (rows, columns))
+        return
+    for name, part in (("gate", slice(size)), ("up", slice(size, None))):
         yield Mapped(
             f"{target}.ffn_{name}_exps.weight",
             (count, size, hidden),
             (f"{source}.gate_up_proj",),
             (count, hidden, 2 * size),
-            partial(_transposed, columns),
+            partial(_transposed, part),
         )
     shape = count, hidden, size
     yield Mapped(
@@ -100,7 +105,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     for number in range(config.count("num_hidden_layers")):
         yield from in_layer(number, layer(config, number))
         if _has_experts(config, number):
-            yield from experts(config, number)
+            yield from experts(config, names, number)
 
 
 FAMILY = Family("llama4", metadata, tensors, _UNUSED, VISION, pre_tokenizers={"gpt-4o": "llama4"})
