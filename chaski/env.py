@@ -18,7 +18,7 @@ from chaski.durations import parse_duration
 from chaski.errors import OptionError
 from chaski.names import AUTO, ENGINES
 
-__all__ = ["Environment", "Variable", "child_environment", "variables", "without_secrets"]
+__all__ = ["Environment", "Variable", "child_environment", "parse_size", "variables", "without_secrets"]
 
 _LONGEST_WAIT = 86400.0
 # OpenTelemetry reads these variables itself. They may contain a key for the collector.
@@ -111,8 +111,8 @@ def _gpus(text: str) -> float:
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def _size(text: str) -> int:
-    """Parse a number of bytes, with an optional decimal unit."""
+def parse_size(text: str) -> int:
+    """Parse a number of bytes, with an optional decimal unit: "4GB", "500M". Raises ValueError."""
     number = text.strip().upper().removesuffix("B").strip()
     unit = number[-1:] if number[-1:].isalpha() else ""
     digits = number.removesuffix(unit).strip()
@@ -318,7 +318,7 @@ class Environment:
         "OLLAMA_GPU_OVERHEAD",
         "number",
         "memory to keep free on each GPU",
-        _size,
+        parse_size,
         default=0,
     )
     nodes: tuple[tuple[str, int, float | None], ...] = _variable(
@@ -373,21 +373,21 @@ class Environment:
         "CHASKI_PREFIX_CACHE_MEMORY",
         "size",
         "maximum memory of a model's prefix cache, such as 4GB",
-        _size,
+        parse_size,
         unset="an eighth of the memory that is free when the model is loaded",
     )
     prefix_cache_disk: int | None = _variable(
         "CHASKI_PREFIX_CACHE_DISK",
         "size",
         "maximum disk space of the prefix cache of all models; 0 disables it",
-        _size,
+        parse_size,
         unset="10GB, or a tenth of the free space",
     )
     prefix_cache_writes: int | None = _variable(
         "CHASKI_PREFIX_CACHE_WRITES",
         "size",
         "maximum bytes that the prefix cache writes to disk per day (UTC)",
-        _size,
+        parse_size,
         unset="50GB",
     )
     answers: bool = _variable(
@@ -475,7 +475,7 @@ class Environment:
         "size",
         "maximum memory of all LoRA adapters of a model, such as 2GB; the least recently used one is removed "
         "first",
-        _size,
+        parse_size,
         unset="a quarter of the memory that is free when the first one is loaded",
     )
     states: str | None = _variable(
@@ -489,14 +489,14 @@ class Environment:
         "CHASKI_STATES_SIZE",
         "size",
         "maximum disk space of that folder; a state that does not fit is rejected",
-        _size,
+        parse_size,
         unset="10GB",
     )
     files: int | None = _variable(
         "CHASKI_FILES",
         "size",
         "maximum disk space of files of /v1/files in the store, including results; 0 allows none",
-        _size,
+        parse_size,
         unset="2GB",
     )
     mcp_servers: tuple[str, ...] = _variable(

@@ -19,7 +19,8 @@ from chaski.convert.pooling import dense_metadata, pooling_metadata
 from chaski.convert.tensors import Planned, Sources
 from chaski.convert.tokenizer import tokenizer_metadata
 from chaski.errors import FormatError, ModelError
-from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.gguf_parts import write_in_parts
+from chaski.formats.gguf_writer import LazyTensor
 from chaski.formats.mixture import PLAIN, Mixture, Sizes, find_mixture, fitting
 from chaski.formats.quant import QuantType
 from chaski.text.tokenizer.vocabulary import PREFIX
@@ -43,7 +44,7 @@ _WHOLE = re.compile(
 class Summary(Struct, frozen=True):
     """The sizes of a written file: bytes are those of the tensors.
 
-    left_out: tasks whose adapters were not merged.
+    left_out: tasks whose adapters were not merged. paths: the files of the text model, or its parts.
     """
 
     architecture: str
@@ -51,6 +52,7 @@ class Summary(Struct, frozen=True):
     num_parameters: int
     nbytes: int
     left_out: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()
 
 
 def convert(
@@ -61,13 +63,15 @@ def convert(
     projector: Path | None = None,
     target: Path | None = None,
     task: str | None = None,
+    split_max_size: int | None = None,
 ) -> Summary:
     """Convert the checkpoint in `folder` to the GGUF file `out`, which appears once it is complete.
 
     type: a name of `MIXTURES`. progress: is called with the bytes that are written, and those of all.
     projector: a separate file for the encoder of images, as llama.cpp reads it; otherwise `out` has both, as
     Ollama does. target: the checkpoint that a draft was trained for; its weights need not be there. task:
-    that whose adapter is merged with the weights, in a checkpoint that has some. No more than a part of one
+    that whose adapter is merged with the weights, in a checkpoint that has some. split_max_size: bytes of
+    tensors after which `out` continues in another part; see `write_in_parts`. No more than a part of one
     tensor is in memory at a time. Raises ModelError, TokenizerError, FormatError or UnsupportedError for a
     checkpoint that cannot be converted: before anything is written, but for values that the type cannot hold.
     """
@@ -75,7 +79,7 @@ def convert(
     checkpoint = plan_conversion(folder, target, task)
     with computing(checkpoint.config):
         files = _files(checkpoint, mixture, out, projector)
-    return _write(checkpoint, mixture, files, progress)
+    return _write(checkpoint, mixture, files, progress, split_max_size)
 
 
 def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path | None) -> list[_File]:
@@ -98,7 +102,9 @@ def _files(checkpoint: Checkpoint, mixture: Mixture, out: Path, projector: Path 
     return files
 
 
-def _write(checkpoint: Checkpoint, mixture: Mixture, files: list[_File], progress: ByteProgress) -> Summary:
+def _write(
+    checkpoint: Checkpoint, mixture: Mixture, files: list[_File], progress: ByteProgress, max_size: int | None
+) -> Summary:
     everything: list[dict[str, LazyTensor]] = []
     for _, metadata, plan in files:
         types = _types(mixture, metadata, plan)
@@ -106,11 +112,16 @@ def _write(checkpoint: Checkpoint, mixture: Mixture, files: list[_File], progres
     tensors = [tensor for of_file in everything for tensor in of_file.values()]
     nbytes = sum(tensor.nbytes for tensor in tensors)
     watch = _watch(nbytes, progress)
+    paths: list[list[Path]] = []
     for (path, metadata, _), of_file in zip(files, everything, strict=True):
-        write_gguf(path, metadata, {name: watch(tensor) for name, tensor in of_file.items()})
+        # Readers expect a projector in one file.
+        parts = {name: watch(tensor) for name, tensor in of_file.items()}
+        paths.append(write_in_parts(path, metadata, parts, None if paths else max_size))
     num_parameters = sum(math.prod(tensor.shape) for tensor in tensors)
     tasks = () if "task" in checkpoint.config else tuple(checkpoint.family.tasks(checkpoint.config))
-    return Summary(checkpoint.family.architecture, len(tensors), num_parameters, nbytes, tasks)
+    return Summary(
+        checkpoint.family.architecture, len(tensors), num_parameters, nbytes, tasks, tuple(paths[0])
+    )
 
 
 def _metadata(checkpoint: Checkpoint, mixture: Mixture, architecture: str) -> Metadata:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from chaski.errors import FormatError, OptionError, UnsupportedError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import GGUFFile
+from chaski.formats.gguf_parts import write_in_parts
 from chaski.formats.gguf_tensors import TensorInfo
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
 from chaski.formats.importance import ImportanceMatrix
@@ -129,11 +130,16 @@ def requantize(file: GGUFFile, path: Path, plan: Plan, progress: ElementProgress
     write_gguf(path, metadata, tensors)
 
 
-def merge(file: GGUFFile, path: Path, progress: ElementProgress = _untold) -> None:
-    """Write all parts of a split file as one; nothing else changes."""
+def merge(
+    file: GGUFFile, path: Path, progress: ElementProgress = _untold, split_max_size: int | None = None
+) -> list[Path]:
+    """Write all parts of a split file as one, or in other parts; nothing else changes.
+
+    Returns what `write_in_parts` does with `split_max_size`.
+    """
     count = _Count(file, progress)
     tensors = {name: _converted(tensor, tensor.type, count) for name, tensor in file.tensors.items()}
-    write_gguf(path, _metadata(file), tensors)
+    return write_in_parts(path, _metadata(file), tensors, split_max_size)
 
 
 def _metadata(file: GGUFFile) -> dict[str, Any]:

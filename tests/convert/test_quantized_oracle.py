@@ -57,7 +57,8 @@ def save(folder: Path, family: str, model: Any, tensors: dict[str, Any], values:
         shutil.copy(path, folder)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    names, index = sorted(tensors), {}
+    names = sorted(tensors)
+    index: dict[str, str] = {}
     for number, some in enumerate((names[::2], names[1::2]), 1):
         file = f"model-{number:05d}-of-00002.safetensors"
         safetensors.save_file({name: tensors[name].contiguous() for name in some}, folder / file)
