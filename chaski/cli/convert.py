@@ -151,7 +151,7 @@ def _convert_gguf(source: Path, out: Path, split_max_size: int | None, others: M
 
     if given := [name for name, value in others.items() if value is not None]:
         raise OptionError(f"{source} is a GGUF file, whose tensors stay as they are; leave out {given[0]}")
-    _check_target(out)
+    check_target(out)
     started = time.monotonic()
     with open_gguf(source) as file, closing(ProgressBar(f"writing {out.name}")) as bar:
         num_tensors, nbytes = len(file.tensors), sum(tensor.nbytes for tensor in file.tensors.values())
