@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import Struct
 
 from chaski.convert.config import Config
-from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows
+from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows, indices
 from chaski.convert.quantized.elements import at, numbers
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.errors import ModelError
@@ -58,9 +59,9 @@ def decode_nf4(stored: Stored) -> Iterator[Decoded]:
         if len(shape) < 2 or min(shape) < 1 or weight.data.nbytes != -(-math.prod(shape) // 2):
             raise _unfitting(weight, f"the shape {shape}")
         codes = numbers(stored.require(f"{name}.quant_map", state_name)).reshape(-1)
-        scales = _scales(stored, name, state_name, settings)
-        if len(codes) != 16 or len(scales) != -(-math.prod(shape) // size):
-            raise _unfitting(weight, f"{len(scales)} scales of blocks of {size} and {len(codes)} codes")
+        scales = _Scales.of(stored, name, state_name, settings)
+        if len(codes) != 16 or scales.stored.data.size != -(-math.prod(shape) // size):
+            raise _unfitting(weight, f"{scales.stored.shape} scales of blocks of {size}, {len(codes)} codes")
         decode = _nf4_rows(weight, shape[-1], codes, scales, size)
         parts = (f"{name}.{part}" for part in _PARTS)
         yield stored.decoded(name, shape, decode, name, state_name, *parts)
@@ -77,27 +78,47 @@ def _settings(state: SafeTensor) -> Config:
     return Config(state.path, value)
 
 
-def _scales(stored: Stored, name: str, state_name: str, settings: Config) -> F32:
-    """Return the scale of each block."""
-    scales = stored.require(f"{name}.absmax", state_name)
-    if "nested_blocksize" not in settings:
-        return numbers(scales).reshape(-1)
-    outer = numbers(stored.require(f"{name}.nested_absmax", state_name)).reshape(-1)
-    codes = numbers(stored.require(f"{name}.nested_quant_map", state_name)).reshape(-1)
-    blocks = np.arange(scales.data.size) // settings.count("nested_blocksize")
-    if scales.dtype != "U8" or len(codes) != 256 or blocks[-1:] + 1 != len(outer):
-        raise _unfitting(scales, f"{len(outer)} scales and {len(codes)} codes")
-    found: F32 = codes[scales.data.reshape(-1)] * outer[blocks]
-    return found + np.float32(settings.get("nested_offset", float))
+class _Scales(Struct, frozen=True):
+    """The scales of successive blocks. Nested ones are codes: `size` of them share an outer scale."""
+
+    stored: SafeTensor
+    codes: F32 | None = None
+    outer: F32 | None = None
+    size: int = 1
+    offset: float = 0.0
+
+    @classmethod
+    def of(cls, stored: Stored, name: str, state_name: str, settings: Config) -> _Scales:
+        scales = stored.require(f"{name}.absmax", state_name)
+        if "nested_blocksize" not in settings:
+            return cls(scales)
+        outer = numbers(stored.require(f"{name}.nested_absmax", state_name)).reshape(-1)
+        codes = numbers(stored.require(f"{name}.nested_quant_map", state_name)).reshape(-1)
+        size = settings.count("nested_blocksize")
+        if scales.dtype != "U8" or len(codes) != 256 or -(-scales.data.size // size) != len(outer):
+            raise _unfitting(scales, f"{len(outer)} scales and {len(codes)} codes")
+        return cls(scales, codes, outer, size, settings.get("nested_offset", float))
+
+    def between(self, begin: int, end: int) -> F32:
+        """Return the scales of the blocks from `begin` to `end`."""
+        values = self.stored.data.reshape(-1)[begin:end]
+        if self.codes is None or self.outer is None:
+            return numbers(self.stored, values)
+        outer = self.outer[np.arange(begin, end) // self.size]
+        found: F32 = self.codes[values] * outer + np.float32(self.offset)
+        return found
 
 
-def _nf4_rows(weight: SafeTensor, num_columns: int, codes: F32, scales: F32, size: int) -> DecodeRows:
+def _nf4_rows(weight: SafeTensor, num_columns: int, codes: F32, scales: _Scales, size: int) -> DecodeRows:
     packed = weight.data.reshape(-1).view("u1")
 
     def decode(rows: Rows) -> F32:
-        elements = rows[:, None] * num_columns + np.arange(num_columns)
+        elements = rows[:, None] * num_columns + indices(num_columns)
+        blocks = elements // size
+        first = int(blocks.min())
         pairs = packed[elements >> 1]
-        values: F32 = codes[np.where(elements & 1, pairs & 15, pairs >> 4)] * scales[elements // size]
+        of_blocks = scales.between(first, int(blocks.max()) + 1)
+        values: F32 = codes[np.where(elements & 1, pairs & 15, pairs >> 4)] * of_blocks[blocks - first]
         return values
 
     return decode

@@ -8,13 +8,24 @@ Stored integers are signed ones plus half of their range. The other formats are 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski.convert.config import Config
-from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows
-from chaski.convert.quantized.elements import Blocks, at, numbers, scaled, unpacked, words
+from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows, indices
+from chaski.convert.quantized.elements import (
+    Blocks,
+    OfElements,
+    at,
+    block_of,
+    scaled,
+    unfitting,
+    unpacked,
+    words,
+)
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.convert.quantized.scaled import block_sizes
 from chaski.errors import ModelError, UnsupportedError
@@ -94,13 +105,14 @@ def _width(packed: SafeTensor, num_columns: int, choices: set[int]) -> int:
 def _values(stored: Stored, name: str, packed: SafeTensor, shape: tuple[int, ...], bits: int) -> DecodeRows:
     scale = stored.require(f"{name}_scale", f"{name}_packed")
     groups = _group_indices(stored.get(f"{name}_g_idx"))
-    scales = Blocks.of(scale, numbers(scale), shape, block_sizes(stored), groups)
-    half, codes, positions = 1 << bits - 1, words(packed), np.arange(shape[-1])
+    scales = Blocks.of(scale, shape, block_sizes(stored), groups)
+    half, codes, positions = 1 << bits - 1, words(packed), indices(shape[-1])
     zero = stored.get(f"{name}_zero_point")
-    zeros = None
-    if zero is not None:
-        found = numbers(zero) if zero.dtype == "I8" else _zero_points(zero, shape, scale.shape[-1], bits)
-        zeros = Blocks.of(zero, found, shape, block_sizes(stored), groups)
+    zeros: OfElements | None = None
+    if zero is not None and zero.dtype == "I8":
+        zeros = Blocks.of(zero, shape, block_sizes(stored), groups)
+    elif zero is not None:
+        zeros = _PackedZeros.of(zero, shape, scale.shape[-1], bits, groups)
 
     def decode(rows: Rows) -> F32:
         values = (unpacked(at(codes, rows), positions, bits) - half).astype(np.float32)
@@ -113,18 +125,36 @@ def _group_indices(stored: SafeTensor | None) -> Rows | None:
     """Return the group of each column; None if groups are successive columns, which -1 means too."""
     if stored is None or not stored.is_integer or (stored.data == -1).all():
         return None
-    return stored.data.astype(np.intp)
+    return stored.data
 
 
-def _zero_points(
-    stored: SafeTensor, shape: tuple[int, ...], num_groups: int, bits: int
-) -> NDArray[np.float32]:
-    """Return zero points (…, rows, groups) of words (…, packed rows, groups)."""
-    *matrices, num_rows, _ = shape
-    if stored.shape != (*matrices, -(-num_rows * bits // 32), num_groups):
-        raise ModelError(
-            f"{stored.path}: tensor {stored.name!r} {stored.shape} does not fit a weight of shape {shape}"
-        )
-    streams = words(stored).swapaxes(-1, -2).reshape(-1, stored.shape[-2])
-    values = unpacked(streams, np.arange(num_rows), bits) - (1 << bits - 1)
-    return values.reshape(*matrices, num_groups, num_rows).swapaxes(-1, -2).astype(np.float32)
+class _PackedZeros(Struct, frozen=True):
+    """Zero points that are packed along rows.
+
+    streams: words (matrices, groups, packed rows). groups: the group of each column.
+    """
+
+    streams: NDArray[np.uint32]
+    num_rows: int
+    bits: int
+    groups: Rows
+
+    @classmethod
+    def of(
+        cls, stored: SafeTensor, shape: tuple[int, ...], num_groups: int, bits: int, groups: Rows | None
+    ) -> _PackedZeros:
+        """Return the zero points of a tensor of `shape`. Raises ModelError if they do not fit."""
+        *matrices, num_rows, num_columns = shape
+        if stored.shape != (*matrices, -(-num_rows * bits // 32), num_groups):
+            raise unfitting(stored, shape)
+        streams = words(stored).reshape(-1, *stored.shape[-2:]).swapaxes(1, 2)
+        found = block_of(num_columns, num_columns // num_groups) if groups is None else groups
+        return cls(streams, num_rows, bits, found)
+
+    def at(self, rows: Rows) -> NDArray[Any]:
+        matrix, row = np.divmod(rows, self.num_rows)
+        found = np.empty((len(rows), self.streams.shape[1]), np.float32)
+        for each in np.unique(matrix):
+            some = matrix == each
+            found[some] = unpacked(self.streams[each], row[some], self.bits).T
+        return np.take(found - (1 << self.bits - 1), self.groups, axis=1)

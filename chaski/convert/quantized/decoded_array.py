@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chaski.formats.safetensors import SafeTensor
 
-__all__ = ["F32", "DecodeRows", "Rows", "decoded_tensor"]
+__all__ = ["F32", "DecodeRows", "Rows", "decoded_tensor", "indices"]
 
 F32: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = NDArray[np.intp]
@@ -26,11 +26,17 @@ _Key: TypeAlias = int | slice | EllipsisType | tuple[int | slice | EllipsisType,
 
 def decoded_tensor(name: str, stored: SafeTensor, shape: tuple[int, ...], decode: DecodeRows) -> SafeTensor:
     """Return an F32 tensor of `shape` (…, columns). `stored` is the main tensor that it is decoded from."""
-    rows = np.arange(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
+    rows = indices(math.prod(shape[:-1])).reshape(*shape[:-1], 1)
     decoder = _Decoder(decode, shape[-1])
-    columns = np.arange(shape[-1])
+    columns = indices(shape[-1])
     array = _DecodedArray(decoder, np.broadcast_to(rows, shape), np.broadcast_to(columns, shape))
     return SafeTensor(name, "F32", shape, stored.path, cast(NDArray[Any], array))
+
+
+@lru_cache(maxsize=64)
+def indices(count: int) -> Rows:
+    """Return 0, 1, and so on. Tensors of the same shape share them."""
+    return np.arange(count)
 
 
 class _Decoder:
@@ -87,19 +93,19 @@ class _DecodedArray:
         return len(self._rows)
 
     def __getitem__(self, key: _Key) -> _DecodedArray:
-        return self._view(lambda indices: indices[key])
+        return self._view(lambda each: each[key])
 
     def __iter__(self) -> Iterator[_DecodedArray]:
         return (self[index] for index in range(len(self)))
 
     def reshape(self, *shape: Any) -> _DecodedArray:
-        return self._view(lambda indices: indices.reshape(*shape))
+        return self._view(lambda each: each.reshape(*shape))
 
     def swapaxes(self, first: int, second: int) -> _DecodedArray:
-        return self._view(lambda indices: indices.swapaxes(first, second))
+        return self._view(lambda each: each.swapaxes(first, second))
 
     def transpose(self, *axes: Any) -> _DecodedArray:
-        return self._view(lambda indices: indices.transpose(*axes))
+        return self._view(lambda each: each.transpose(*axes))
 
     def any(self) -> bool:
         return bool(np.asarray(self).any())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +15,20 @@ from chaski.errors import ModelError
 from chaski.formats.quant import as_float32
 from chaski.formats.safetensors import SafeTensor
 
-__all__ = ["FLOATS_OF_8", "FP4", "Blocks", "at", "fp4_of", "numbers", "scaled", "unpacked", "words"]
+__all__ = [
+    "FLOATS_OF_8",
+    "FP4",
+    "Blocks",
+    "OfElements",
+    "at",
+    "block_of",
+    "fp4_of",
+    "numbers",
+    "scaled",
+    "unfitting",
+    "unpacked",
+    "words",
+]
 
 # The values of E2M1: a sign, two bits of exponent, one of mantissa.
 FP4 = np.array([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -53,13 +67,13 @@ def at(array: NDArray[Any], rows: Rows) -> NDArray[Any]:
     return flat[rows]
 
 
-def numbers(tensor: SafeTensor, values: NDArray[Any] | None = None, exponents: bool = False) -> F32:
-    """Return `values` of a tensor, by default all, as float32.
+def numbers(tensor: SafeTensor, values: NDArray[Any] | None = None) -> F32:
+    """Return `values` of a tensor, by default all, as float32. Bytes are E8M0, exponents of two.
 
-    exponents: bytes without a type of float are E8M0, exponents of two.
+    Raises ModelError for a tensor of larger integers.
     """
     values = tensor.data if values is None else values
-    table = FLOATS_OF_8.get("F8_E8M0" if exponents and tensor.dtype == "U8" else tensor.dtype)
+    table = FLOATS_OF_8.get("F8_E8M0" if tensor.dtype == "U8" else tensor.dtype)
     if table is not None:
         found: F32 = table[values]
         return found
@@ -99,61 +113,95 @@ def unpacked(packed: NDArray[np.uint32], positions: Rows, bits: int) -> NDArray[
     return (values & np.uint32((1 << bits) - 1)).astype(np.int32)
 
 
-class Blocks(Struct, frozen=True):
-    """Numbers that blocks of a tensor's elements share: scales or zero points.
+class OfElements(Protocol):
+    """Numbers that belong to a tensor's elements."""
 
-    values: (matrices * block rows, block columns).
-    num_rows: rows of a matrix of the tensor. row_block: rows of a block.
-    columns: the block column of each column; None if all are in the first one.
+    def at(self, rows: Rows) -> NDArray[Any]:
+        """Return the numbers of these rows, (n, columns), or (n, 1) where those of a row are the same."""
+
+
+class Blocks(Struct, frozen=True):
+    """Scales or zero points that blocks of a tensor's elements share. They are read when they are needed.
+
+    stored: the tensor that contains them. values: its elements, (matrices * block rows, block columns).
+    shape: rows and columns of a matrix of the tensor. sizes: rows and columns of a block.
+    groups: the block column of each column, where the checkpoint stores it.
+    factor, divisor: a number for all blocks, or for the blocks of each matrix.
     """
 
+    stored: SafeTensor
     values: NDArray[Any]
-    num_rows: int
-    row_block: int
-    columns: Rows | None
+    shape: tuple[int, int]
+    sizes: tuple[int, int]
+    groups: Rows | None = None
+    factor: SafeTensor | None = None
+    divisor: SafeTensor | None = None
 
     @classmethod
     def of(
         cls,
-        what: SafeTensor,
-        values: NDArray[Any],
+        stored: SafeTensor,
         shape: tuple[int, ...],
         sizes: tuple[int, ...] = (),
         groups: Rows | None = None,
+        factor: SafeTensor | None = None,
+        divisor: SafeTensor | None = None,
     ) -> Blocks:
         """Return the blocks of a tensor of `shape`. Raises ModelError if they do not fit.
 
-        what: the tensor that `values` come from. sizes: the rows and columns of a block, where they are
-        known. groups: the block column of each column, where it is stored.
+        sizes: the rows and columns of a block, where they are known.
         """
-        matrices, (num_rows, num_columns) = shape[:-2], shape[-2:]
-        grid = _grid(values.shape, shape)
+        num_matrices, (num_rows, num_columns) = math.prod(shape[:-2]), shape[-2:]
+        grid = _grid(stored.shape, shape)
         if grid is None:
-            raise _unfitting(what, values.shape, shape)
-        row_size, column_size = sizes if len(sizes) == 2 else (0, 0)
-        rows = _block_size(num_rows, grid[0], row_size)
-        columns = _block_size(num_columns, grid[1], column_size)
-        if rows is None or (columns is None and groups is None):
-            raise _unfitting(what, values.shape, shape)
-        flat = np.broadcast_to(values.reshape(-1, *grid), (math.prod(matrices), *grid)).reshape(-1, grid[1])
-        if groups is None and columns is not None and grid[1] > 1:
-            groups = np.arange(num_columns) // columns
+            raise unfitting(stored, shape)
+        known = sizes if len(sizes) == 2 else (0, 0)
+        rows = _block_size(num_rows, grid[0], known[0])
+        columns = num_columns if groups is not None else _block_size(num_columns, grid[1], known[1])
+        if rows is None or columns is None:
+            raise unfitting(stored, shape)
         if groups is not None and (len(groups) != num_columns or not _within(groups, grid[1])):
-            raise _unfitting(what, values.shape, shape)
-        return cls(flat, num_rows, rows, groups)
+            raise unfitting(stored, shape)
+        for whole in (factor, divisor):
+            if whole is not None and whole.data.size not in (1, num_matrices):
+                raise unfitting(whole, shape)
+        numbers(stored, stored.data.reshape(-1)[:1])
+        every = np.broadcast_to(stored.data.reshape(-1, *grid), (num_matrices, *grid))
+        flat = every.reshape(-1, grid[1])
+        return cls(stored, flat, (num_rows, num_columns), (rows, columns), groups, factor, divisor)
 
     def at(self, rows: Rows) -> NDArray[Any]:
-        """Return the number of each element of these rows, (n, columns) or (n, 1)."""
-        matrix, row = np.divmod(rows, self.num_rows)
-        of_matrix = -(-self.num_rows // self.row_block)
-        values: NDArray[Any] = self.values[matrix * of_matrix + row // self.row_block]
-        return values if self.columns is None else np.take(values, self.columns, axis=1)
+        num_rows, num_columns = self.shape
+        matrix, row = np.divmod(rows, num_rows)
+        values = numbers(
+            self.stored, self.values[matrix * -(-num_rows // self.sizes[0]) + row // self.sizes[0]]
+        )
+        if self.divisor is not None:
+            values = values / _of_matrices(self.divisor, matrix)
+        if self.factor is not None:
+            values = values * _of_matrices(self.factor, matrix)
+        if self.groups is not None:
+            return np.take(values, self.groups, axis=1)
+        return (
+            values if values.shape[1] == 1 else np.take(values, block_of(num_columns, self.sizes[1]), axis=1)
+        )
 
 
-def scaled(values: F32, rows: Rows, scales: Blocks, zeros: Blocks | None = None) -> F32:
+def scaled(values: F32, rows: Rows, scales: OfElements, zeros: OfElements | None = None) -> F32:
     """Return (value - zero point) * scale of the elements of rows, (n, columns)."""
     found: F32 = (values if zeros is None else values - zeros.at(rows)) * scales.at(rows)
     return found
+
+
+@lru_cache(maxsize=64)
+def block_of(count: int, size: int) -> Rows:
+    """Return the block of each of `count` elements, in blocks of `size`."""
+    return np.arange(count) // size
+
+
+def _of_matrices(whole: SafeTensor, matrix: Rows) -> F32:
+    values = numbers(whole).reshape(-1)
+    return values if len(values) == 1 else values[matrix, None]
 
 
 def _grid(stored: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, int] | None:
@@ -181,5 +229,8 @@ def _within(groups: Rows, count: int) -> bool:
     return len(groups) > 0 and bool(((groups >= 0) & (groups < count)).all())
 
 
-def _unfitting(what: SafeTensor, stored: tuple[int, ...], shape: tuple[int, ...]) -> ModelError:
-    return ModelError(f"{what.path}: tensor {what.name!r} {stored} does not fit a weight of shape {shape}")
+def unfitting(stored: SafeTensor, shape: tuple[int, ...]) -> ModelError:
+    """Return the error for a part of a weight of another shape."""
+    return ModelError(
+        f"{stored.path}: tensor {stored.name!r} {stored.shape} does not fit a weight of shape {shape}"
+    )

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from chaski.convert.config import Config
-from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows
-from chaski.convert.quantized.elements import numbers, unpacked, words
+from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows, indices
+from chaski.convert.quantized.elements import block_of, numbers, unpacked, words
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.safetensors import SafeTensor
@@ -73,11 +73,15 @@ def _columns(stored: Stored, base: str, packed: SafeTensor, num_groups: int) -> 
     if index is None:
         num_columns = packed.shape[0] * 32 // bits if bits > 0 else 0
         size = stored.settings.get("group_size", int, -1)
-        groups = np.arange(num_columns) // (size if size > 0 else max(num_columns, 1))
+        groups = block_of(num_columns, size if size > 0 else max(num_columns, 1))
     else:
-        groups = index.data.astype(np.intp)
+        groups = index.data
         bits = packed.shape[0] * 32 // max(len(groups), 1)  # some modules have others than the rest
-    fits = bits in _GPTQ_BITS and packed.shape[0] * 32 == len(groups) * bits
+    fits = (
+        (index is None or index.is_integer)
+        and bits in _GPTQ_BITS
+        and packed.shape[0] * 32 == len(groups) * bits
+    )
     if len(packed.shape) != 2 or not fits or not 0 <= groups.min() <= groups.max() < num_groups:
         raise ModelError(
             f"{packed.path}: tensor {packed.name!r} {packed.shape} does not hold {len(groups)} inputs of "
@@ -89,7 +93,7 @@ def _columns(stored: Stored, base: str, packed: SafeTensor, num_groups: int) -> 
 def _gptq_rows(
     packed: SafeTensor, zeros: SafeTensor, scales: SafeTensor, groups: Rows, bits: int, offset: int
 ) -> DecodeRows:
-    codes, packed_zeros, positions = words(packed), words(zeros), np.arange(len(groups))
+    codes, packed_zeros, positions = words(packed), words(zeros), indices(len(groups))
 
     def decode(rows: Rows) -> F32:
         values = unpacked(np.ascontiguousarray(codes[:, rows].T), positions, bits)
@@ -120,7 +124,7 @@ def awq_weights(stored: Stored) -> Iterator[Decoded]:
 
 def _awq_rows(packed: SafeTensor, zeros: SafeTensor, scales: SafeTensor) -> DecodeRows:
     codes, packed_zeros = words(packed), words(zeros)
-    groups = np.arange(len(codes)) // (len(codes) // len(packed_zeros))
+    groups = block_of(len(codes), len(codes) // len(packed_zeros))
 
     def decode(rows: Rows) -> F32:
         places = rows // 8 * 8 + _AWQ_PLACES[rows % 8]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from chaski.convert.quantized.decoded_array import F32, DecodeRows, Rows, decoded_tensor
-from chaski.convert.quantized.elements import Blocks, at, fp4_of, numbers, scaled
+from chaski.convert.quantized.elements import Blocks, at, fp4_of, scaled
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.convert.quantized.scaled import scale_name
 from chaski.errors import ModelError
@@ -48,25 +48,12 @@ def _holds_pairs(packed: SafeTensor, scale: SafeTensor) -> bool:
 def _values(
     stored: Stored, packed: SafeTensor, scale: str, divisor: str, factor: str, shape: tuple[int, ...]
 ) -> DecodeRows:
-    values = numbers(stored.tensors[scale], exponents=True)
-    if (whole := stored.get(divisor)) is not None:
-        values = values / _of_matrices(whole, values.ndim)
-    if (whole := stored.get(factor)) is not None:
-        values = values * _of_matrices(whole, values.ndim)
-    scales = Blocks.of(stored.tensors[scale], values, shape)
+    scales = Blocks.of(stored.tensors[scale], shape, factor=stored.get(factor), divisor=stored.get(divisor))
 
     def decode(rows: Rows) -> F32:
         return scaled(fp4_of(at(packed.data.view("u1"), rows)), rows, scales)
 
     return decode
-
-
-def _of_matrices(whole: SafeTensor, ndim: int) -> F32:
-    """Return one number for each matrix, in a shape that broadcasts over its scales."""
-    values = numbers(whole)
-    if values.size == 1:
-        return values.reshape(())
-    return values.reshape(-1, *[1] * (ndim - 1))
 
 
 def decode_blocks(stored: Stored) -> Iterator[Decoded]:
@@ -85,7 +72,7 @@ def decode_blocks(stored: Stored) -> Iterator[Decoded]:
         *matrices, num_rows, groups, size = blocks.shape
         shape = (*matrices, num_rows, 2 * groups * size)
         pairs = blocks.data.reshape(*matrices, num_rows, groups * size)
-        grid = Blocks.of(scales, numbers(scales, exponents=True), shape)
+        grid = Blocks.of(scales, shape)
 
         def decode(rows: Rows, pairs: Bytes = pairs, grid: Blocks = grid) -> F32:
             return scaled(fp4_of(at(pairs, rows)), rows, grid)

@@ -56,8 +56,8 @@ def decode_scaled(stored: Stored) -> Iterator[Decoded]:
 
 def _values(stored: Stored, weight: SafeTensor, name: str, scale: str, sizes: tuple[int, ...]) -> DecodeRows:
     stored_scale, zero = stored.tensors[scale], stored.get(f"{name}_zero_point")
-    scales = Blocks.of(stored_scale, numbers(stored_scale, exponents=True), weight.shape, sizes)
-    zeros = None if zero is None else Blocks.of(zero, numbers(zero), weight.shape, sizes)
+    scales = Blocks.of(stored_scale, weight.shape, sizes)
+    zeros = None if zero is None else Blocks.of(zero, weight.shape, sizes)
 
     def decode(rows: Rows) -> F32:
         return scaled(numbers(weight, at(weight.data, rows)), rows, scales, zeros)
