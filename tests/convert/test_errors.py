@@ -221,6 +221,6 @@ def test_a_full_disk_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("chaski.convert.convert.write_gguf", full)
+    monkeypatch.setattr("chaski.convert.convert.write_in_parts", full)
     result = CliRunner().invoke(chaski_command, ["convert", str(folder), str(folder.parent / "out.gguf")])
     assert result.stderr == f"Error: {folder.parent / 'out.gguf'}: No space left on device\n"

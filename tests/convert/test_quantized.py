@@ -261,6 +261,33 @@ def test_settings_in_files_of_their_own(tmp_path: Path, file: str, values: dict[
     np.testing.assert_array_equal(np.asarray(decoded["odd.weight"].data), expected["odd"])
 
 
+def test_settings_of_mlx(tmp_path: Path) -> None:
+    """They have a key of their own, and some modules may differ from the rest."""
+    tensors, expected = fixture("mlx-6")
+    values = {"group_size": 32, "bits": 4, "odd": {"group_size": 32, "bits": 6}, "square": {"bits": 6}}
+    decoded = decode_stored(config({"quantization": values, "quantization_config": values}), tensors).tensors
+    for weight, wanted in expected.items():
+        np.testing.assert_array_equal(np.asarray(decoded[f"{weight}.weight"].data), wanted)
+
+
+def test_experts_of_mlx_are_separate_weights() -> None:
+    stored, expected = fixture("mlx-4")
+    both = {
+        f"layers.0.mlp.switch_mlp.up_proj.{part}": replace(
+            tensor,
+            shape=(2, *tensor.shape),
+            data=np.stack([np.array(tensor.data), np.array(tensor.data)[::-1]]),
+        )
+        for part in ("weight", "scales", "biases")
+        for tensor in [stored[f"odd.{part}"]]
+    }
+    for expert, wanted in enumerate((expected["odd"], expected["odd"][::-1])):
+        name = f"layers.0.mlp.experts.{expert}.up_proj.weight"
+        np.testing.assert_array_equal(
+            decoded_one(settings("mlx-4")["quantization_config"], both, name), wanted
+        )
+
+
 def test_biases_of_zeros_that_the_model_has_no_use_for(tmp_path: Path) -> None:
     """Early quantizers by GPTQ stored one for each layer. Others are an error."""
     stored = replacing("gptq-4")

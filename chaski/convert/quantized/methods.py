@@ -12,6 +12,7 @@ from chaski.convert.quantized.auto_round import decode_auto_round
 from chaski.convert.quantized.bitsandbytes import decode_int8, decode_nf4
 from chaski.convert.quantized.compressed import decode_packed
 from chaski.convert.quantized.gptq import decode_awq, decode_gptq
+from chaski.convert.quantized.mlx import decode_mlx
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.convert.quantized.pairs import decode_blocks, decode_pairs
 from chaski.convert.quantized.scaled import decode_scaled
@@ -30,6 +31,7 @@ _METHODS: Mapping[str, tuple[Decode, ...]] = {
     "fp8": (decode_scaled, decode_pairs),
     "fbgemm_fp8": (decode_scaled,),
     "gptq": (decode_gptq,),
+    "mlx": (decode_mlx,),
     "modelopt": (decode_scaled, decode_pairs),
     "mxfp4": (decode_blocks,),
     "intel/auto-round": (decode_auto_round,),
@@ -92,10 +94,13 @@ def decode_stored(config: Config, tensors: Mapping[str, SafeTensor]) -> Decoding
 
 def _settings(config: Config) -> Config:
     """Return the settings of the quantization, empty if the weights are plain numbers."""
-    for part in (config, config.part("text_config")):
-        for key in ("quantization_config", "compression_config"):
-            if (found := part.part(key)).values:
-                return found
+    parts = config, config.part("text_config")
+    found = [part.part(key) for part in parts for key in ("quantization_config", "compression_config")]
+    if "quantization" in config and not any("quant_method" in each for each in found):
+        return Config(config.path, {"quant_method": "mlx", **config.part("quantization").values})
+    for each in found:
+        if each.values:
+            return each
     for name, method in _FILES.items():
         path = config.path.with_name(name)
         if values := read_json(path):
