@@ -1,7 +1,4 @@
-"""Checkpoints with quantized weights convert like checkpoints with the numbers that libraries decode.
-
-tools/fixtures/make_quantized.py makes the stored tensors and their values with the methods' own libraries.
-"""
+"""Checkpoints with quantized weights convert like checkpoints with the numbers that libraries decode."""
 
 from __future__ import annotations
 
@@ -18,52 +15,13 @@ from chaski.convert.adapter_base import AdapterBase
 from chaski.convert.config import Config
 from chaski.convert.quantized import decode_stored
 from chaski.errors import ChaskiError, ModelError, UnsupportedError
-from chaski.formats.safetensors import SafeTensor, open_checkpoint, open_safetensors
-from tests.convert.checkpoints import DATA, changed, write_safetensors, written
-
-QUANTIZED = DATA.parent / "quantized"
-FORMATS = sorted(path.stem for path in QUANTIZED.iterdir())
-# A weight of 32 rows and columns. Conversion changes the order of llama's rows.
-REPLACED = "model.layers.0.self_attn.k_proj."
-
-
-def settings(name: str) -> dict[str, Any]:
-    data = (QUANTIZED / f"{name}.safetensors").read_bytes()
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return {"quantization_config": json.loads(header["__metadata__"]["quantization_config"])}
-
-
-def fixture(name: str) -> tuple[dict[str, SafeTensor], dict[str, NDArray[Any]]]:
-    """Return the stored tensors of a format, and the expected values of its weights."""
-    tensors = open_safetensors(QUANTIZED / f"{name}.safetensors")
-    expected = {weight: tensors.pop(f"{weight}.expected").data for weight in ("square", "odd")}
-    return tensors, expected
+from chaski.formats.safetensors import SafeTensor
+from tests.convert.checkpoints import DATA, changed, written
+from tests.convert.quantized import FORMATS, REPLACED, fixture, replacing, settings, stored_as
 
 
 def config(values: dict[str, Any]) -> Config:
     return Config(Path("config.json"), values)
-
-
-def replacing(name: str) -> dict[str, tuple[str, NDArray[Any]]]:
-    """Return the stored tensors of the replaced weight."""
-    return {
-        REPLACED + key.removeprefix("square."): (tensor.dtype, np.array(tensor.data))
-        for key, tensor in fixture(name)[0].items()
-        if key.startswith("square.")
-    }
-
-
-def stored_as(folder: Path, tensors: dict[str, tuple[str, NDArray[Any]]], values: dict[str, Any]) -> Path:
-    """Replace a weight of the checkpoint in `folder`, and set values of its configuration."""
-    kept = {
-        name: (tensor.dtype, np.array(tensor.data))
-        for name, tensor in open_checkpoint(folder).items()
-        if not name.startswith(REPLACED)
-    }
-    write_safetensors(folder / "model.safetensors", kept | tensors)
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    return folder
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -244,6 +202,23 @@ def test_experts_in_mxfp4_have_the_order_of_transformers() -> None:
         "m.weight_scales": made("U8", np.full((3, 2), 127, np.uint8)),
     }
     np.testing.assert_array_equal(found[1].T, decoded_one({"quant_method": "mxfp4"}, one))
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"quantization_config": {"load_in_4bit": True}}, "bitsandbytes-nf4"),
+        (
+            {"compression_config": {"config_groups": {}, "format": "float-quantized"}},
+            "compressed-float-channel",
+        ),
+        ({"text_config": {"quantization_config": {"quant_method": "fp8"}}}, "fp8-tensor"),
+    ],
+)
+def test_settings_of_older_and_larger_configurations(values: dict[str, Any], name: str) -> None:
+    tensors, expected = fixture(name)
+    found = decode_stored(config(values), tensors).tensors["odd.weight"]
+    np.testing.assert_array_equal(np.asarray(found.data), expected["odd"])
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from chaski.store.modelfile import Modelfile
 from chaski.store.recipe import Recipe, recipe_of
 from chaski.store.store import Store
 from chaski.store.weights import inspect
+from tests.convert.checkpoints import changed
+from tests.convert.quantized import replacing, settings, stored_as
 from tests.store.creating import MINE, made, store, weights
 from tests.store.stores import assert_valid, put_by_hand
 from tests.tiny_llama import write_tiny_llama
@@ -140,6 +142,13 @@ def test_a_checkpoint_in_other_types(store: Store, tmp_path: Path) -> None:
         num_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
         assert (told[-1].completed, told[-1].total) == (num_bytes, num_bytes)
         assert file.tensors["blk.0.attn_q.weight"].type is QuantType.Q8_0
+
+
+def test_a_checkpoint_that_is_quantized(store: Store, tmp_path: Path) -> None:
+    stored_as(changed("qwen3", tmp_path / "awq", {}), replacing("awq"), settings("awq"))
+    model = made(store, "FROM ./awq", tmp_path)
+    with open_gguf(model.path) as file:
+        assert file.tensors["blk.0.attn_k.weight"].type is QuantType.F16
 
 
 def test_a_checkpoint_that_cannot_be_converted_leaves_nothing(store: Store, tmp_path: Path) -> None:

@@ -39,6 +39,12 @@ _METHODS: Mapping[str, tuple[Decode, ...]] = {
 }
 # Files that older checkpoints have instead of `quantization_config`, and the methods that write them.
 _FILES = {"hf_quant_config.json": "modelopt", "quant_config.json": "awq", "quantize_config.json": "gptq"}
+# Methods of settings without a `quant_method`, by a key that only theirs have.
+_IMPLIED = {
+    "load_in_4bit": "bitsandbytes",
+    "load_in_8bit": "bitsandbytes",
+    "config_groups": "compressed-tensors",
+}
 # Scales of activations and of cached keys and values: rounding that this conversion leaves out.
 _UNUSED = (
     r".*[._](input|output|activation)_(global_)?(scale(_inv|_ub)?|zero_point)",
@@ -77,7 +83,8 @@ def decode_stored(config: Config, tensors: Mapping[str, SafeTensor]) -> Decoding
     if not settings.values:
         _refuse_without_scales(tensors)
         return Decoding(tensors, {})
-    method = settings.get("quant_method", str)
+    implied = next((method for key, method in _IMPLIED.items() if key in settings), None)
+    method = settings.get("quant_method", str, implied) or settings.get("quant_method", str)
     if method not in _METHODS:
         known = ", ".join(sorted(_METHODS))
         raise UnsupportedError(
