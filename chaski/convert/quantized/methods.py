@@ -83,8 +83,7 @@ def decode_stored(config: Config, tensors: Mapping[str, SafeTensor]) -> Decoding
     if not settings.values:
         _refuse_without_scales(tensors)
         return Decoding(tensors, {})
-    implied = next((method for key, method in _IMPLIED.items() if key in settings), None)
-    method = settings.get("quant_method", str, implied) or settings.get("quant_method", str)
+    method = _method(settings)
     if method not in _METHODS:
         known = ", ".join(sorted(_METHODS))
         raise UnsupportedError(
@@ -97,6 +96,13 @@ def decode_stored(config: Config, tensors: Mapping[str, SafeTensor]) -> Decoding
     consumed = {part for each in parts.values() for part in each}
     _refuse_without_scales({name: each for name, each in tensors.items() if name not in consumed})
     return Decoding({**tensors, **{name: each.tensor for name, each in decoded.items()}}, parts, _UNUSED)
+
+
+def _method(settings: Config) -> str:
+    for key, method in _IMPLIED.items():
+        if key in settings:
+            return settings.get("quant_method", str, method)
+    return settings.get("quant_method", str)
 
 
 def _settings(config: Config) -> Config:
