@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ import pytest
 from numpy.typing import NDArray
 
 from chaski.convert.adapter_base import AdapterBase
+from chaski.convert.checkpoint import computing
 from chaski.convert.config import Config
 from chaski.convert.quantized import decode_stored
+from chaski.convert.tensors import Mapped
 from chaski.errors import ChaskiError, ModelError, UnsupportedError
+from chaski.formats.quant import QuantType
 from chaski.formats.safetensors import SafeTensor
 from tests.convert.checkpoints import DATA, changed, written
 from tests.convert.quantized import FORMATS, REPLACED, fixture, replacing, settings, stored_as
@@ -346,3 +351,49 @@ def test_errors(name: str) -> None:
     values, tensors, kind, message = FAULTS[name]
     with pytest.raises(kind, match=message):
         decoded_one(values, tensors)
+
+
+SAME_SIZE = {
+    1: ("U8", "I8", "F8_E4M3", "BOOL"),
+    2: ("F16", "BF16", "I16"),
+    4: ("F32", "I32"),
+    8: ("I64", "F64"),
+}
+TYPES = {
+    "I8": "i1",
+    "F16": "f2",
+    "I16": "i2",
+    "F32": "f4",
+    "I32": "i4",
+    "I64": "i8",
+    "F64": "f8",
+    "BF16": "u2",
+}
+
+
+def damaged(tensors: dict[str, SafeTensor]) -> Iterator[dict[str, SafeTensor]]:
+    """Yield copies with one tensor missing, of another type, of another shape or with other values."""
+    for name, tensor in tensors.items():
+        yield {key: each for key, each in tensors.items() if key != name}
+        values = np.atleast_1d(np.array(tensor.data))
+        for dtype in SAME_SIZE[values.itemsize]:
+            other = values.view(TYPES.get(dtype, "u1")).reshape(tensor.shape)
+            yield tensors | {name: replace(tensor, dtype=dtype, data=other)}
+        for other in (values.T, values.reshape(-1), values[..., None], values[None], values[..., :0]):
+            yield tensors | {name: replace(tensor, shape=other.shape, data=np.ascontiguousarray(other))}
+        for byte in (b"\0", b"\xff"):
+            filled = np.frombuffer(byte * values.nbytes, values.dtype).reshape(tensor.shape)
+            yield tensors | {name: replace(tensor, data=filled)}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_parts_are_errors_that_users_understand(name: str) -> None:
+    tensors = {key: each for key, each in fixture(name)[0].items() if key.startswith("odd.")}
+    for each in damaged(tensors):
+        with suppress(ChaskiError), np.errstate(all="ignore"):
+            with computing(config(settings(name))):
+                decoding = decode_stored(config(settings(name)), each)
+            for key in decoding.parts:
+                shape = decoding.tensors[key].shape
+                if np.prod(shape):
+                    list(Mapped("x", shape, (key,)).chunks(decoding.tensors, QuantType.F32))

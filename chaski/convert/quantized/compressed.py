@@ -125,7 +125,7 @@ def _group_indices(stored: SafeTensor | None) -> Rows | None:
     """Return the group of each column; None if groups are successive columns, which -1 means too."""
     if stored is None or not stored.is_integer or (stored.data == -1).all():
         return None
-    return stored.data
+    return stored.data.reshape(-1)
 
 
 class _PackedZeros(Struct, frozen=True):

@@ -75,7 +75,7 @@ def _columns(stored: Stored, base: str, packed: SafeTensor, num_groups: int) -> 
         size = stored.settings.get("group_size", int, -1)
         groups = block_of(num_columns, size if size > 0 else max(num_columns, 1))
     else:
-        groups = index.data
+        groups = index.data.reshape(-1)
         bits = packed.shape[0] * 32 // max(len(groups), 1)  # some modules have others than the rest
     fits = (
         (index is None or index.is_integer)
