@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from chaski.convert.config import Config, read_json
 from chaski.convert.quantized.auto_round import decode_auto_round
+from chaski.convert.quantized.bitnet import decode_bitnet
 from chaski.convert.quantized.bitsandbytes import decode_int8, decode_nf4
 from chaski.convert.quantized.compressed import decode_packed
 from chaski.convert.quantized.gptq import decode_awq, decode_gptq
@@ -26,6 +27,7 @@ Decode: TypeAlias = Callable[[Stored], Iterator[Decoded]]
 _METHODS: Mapping[str, tuple[Decode, ...]] = {
     "auto-round": (decode_auto_round,),
     "awq": (decode_awq,),
+    "bitnet": (decode_bitnet,),
     "bitsandbytes": (decode_nf4, decode_int8),
     "compressed-tensors": (decode_packed, decode_scaled, decode_pairs),
     "fp8": (decode_scaled, decode_pairs),
