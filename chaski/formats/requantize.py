@@ -67,9 +67,8 @@ class Plan(Struct, frozen=True):
             in_layers = [tensor for tensor in changed if tensor.name.startswith("blk.")]
             missing = [tensor.name for tensor in in_layers if of(tensor.name, tensor.shape) is None]
             if missing:
-                notes.append(
-                    f"{self.importance.path} has no importance of {len(missing)} tensors, such as {missing[0]}."
-                )
+                what = f"{len(missing)} tensors, such as {missing[0]}"
+                notes.append(f"{self.importance.path} has no importance of {what}.")
         return notes
 
 
