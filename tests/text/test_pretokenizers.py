@@ -78,8 +78,8 @@ class TestAtLoad:
         ("changes", "says"),
         [
             ({"pre": "from-the-future"}, r"odd\.gguf: tokenizer\.ggml\.pre is 'from-the-future'.*llama\.cpp"),
-            ({"model": "plamo2"}, r"odd\.gguf: tokenizer\.ggml\.model is 'plamo2'; supported are"),
-            ({"model": "rwkv"}, r"odd\.gguf: tokenizer\.ggml\.model is 'rwkv'"),
+            ({"model": "hybriddna"}, r"odd\.gguf: tokenizer\.ggml\.model is 'hybriddna'; supported are"),
+            ({"model": "whitespace"}, r"odd\.gguf: tokenizer\.ggml\.model is 'whitespace'"),
             ({"merges": None}, r"odd\.gguf: tokenizer\.ggml\.merges is missing"),
         ],
     )

@@ -34,7 +34,10 @@ class TestErrors:
         ("changes", "says"),
         [
             ({"model": None}, "model is missing"),
-            ({"model": "rwkv"}, "'rwkv'; supported are bert, gemma4, gpt2, llama, t5. llama.cpp may know it"),
+            (
+                {"model": "hybriddna"},
+                "'hybriddna'; supported are bert, gemma4, gpt2, llama, plamo2, rwkv, t5. llama.cpp may",
+            ),
             ({"model": "none"}, "model is none: this file has no tokenizer"),
             ({"model": 3}, "model is int, expected str"),
             (

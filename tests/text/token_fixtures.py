@@ -97,6 +97,30 @@ def unigram_metadata(**extra: object) -> dict[str, Any]:
     return {"tokenizer.ggml.model": "t5", **entries}
 
 
+def pieces_metadata(kind: str, **extra: object) -> dict[str, Any]:
+    """Return the vocabulary of text for `rwkv` or `plamo2`, with scores that prefer no length."""
+    vocabulary = fixture("text_bpe")
+    texts = [token.replace("\u2581", " ") for token in vocabulary["tokens"][256:]]
+    values: dict[str, object]
+    if kind == "rwkv":
+        spelled = [repr(bytes([byte]))[2:-1] for byte in range(256)]
+        spelled += [repr(text.encode())[2:-1] for text in texts if len(text.encode()) > 1]
+        tokens, types = ["<s>", *spelled, "[PAD9]"], [3, *[1] * len(spelled), 5]
+        values = {"bos_token_id": 0, "eos_token_id": 0}
+    else:
+        controls = [f"<|plamo:{name}|>" for name in ("unk", "bos", "eos", "pad", "op")]
+        tokens = [*controls, *vocabulary["tokens"][:256], *texts]
+        types = [2, 3, 3, 3, 3, *[6] * 256, *[1] * len(texts)]
+        # Whole units, so that many spellings have equal sums.
+        values = {"scores": [0.0] * 261 + [-1.0 - index * 7 % 13 for index in range(len(texts))]}
+    return {
+        KEY + "model": kind,
+        KEY + "tokens": tokens,
+        KEY + "token_type": types,
+        **{KEY + name: value for name, value in {**values, **extra}.items()},
+    }
+
+
 @cache
 def tokenizer(name: str) -> Tokenizer:
     if name in SENTENCEPIECE:

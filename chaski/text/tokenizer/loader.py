@@ -13,7 +13,9 @@ from chaski.errors import MissingPackageError, TokenizerError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.text.tokenizer.bpe import ByteLevelBPE, TextBPE
 from chaski.text.tokenizer.charsmap import read_charsmap
+from chaski.text.tokenizer.plamo2 import BestPieces
 from chaski.text.tokenizer.pretokenizers import PRETOKENIZERS, pretokenizer
+from chaski.text.tokenizer.rwkv import LongestMatch
 from chaski.text.tokenizer.sentencepiece import SentencePieceBPE, read_normalizer
 from chaski.text.tokenizer.tokenizer import Tokenizer
 from chaski.text.tokenizer.unigram import Unigram
@@ -146,11 +148,23 @@ def _load_wordpiece(metadata: Mapping[str, object]) -> Tokenizer:
     return Tokenizer(vocabulary, WordPiece(vocabulary, WordPieceOptions.read(metadata)))
 
 
+def _load_rwkv(metadata: Mapping[str, object]) -> Tokenizer:
+    vocabulary = read_vocabulary(metadata, default_add_bos=False)
+    return Tokenizer(vocabulary, LongestMatch(vocabulary))
+
+
+def _load_plamo2(metadata: Mapping[str, object]) -> Tokenizer:
+    vocabulary = read_vocabulary(metadata, default_add_bos=False)
+    return Tokenizer(vocabulary, BestPieces(vocabulary, _scores(metadata, vocabulary)))
+
+
 _LOADERS: dict[str, Callable[[Mapping[str, object]], Tokenizer]] = {
     "bert": _load_wordpiece,
     "gemma4": _load_gemma4,
     "gpt2": _load_pairs,
     "llama": _load_sentencepiece,
+    "plamo2": _load_plamo2,
+    "rwkv": _load_rwkv,
     "t5": _load_unigram,
 }
 

@@ -32,6 +32,7 @@ _OLD_ROLES = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 _USUAL_ROLES = {
     "bert": {"bos": 101, "eos": 102, "unknown": 100},
     "llama": {"bos": 1, "eos": 2},
+    "plamo2": {"bos": 1, "eos": 2, "unknown": 0},
     "t5": {"eos": 1, "unknown": 2},
 }
 

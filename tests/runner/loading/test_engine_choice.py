@@ -147,8 +147,8 @@ def test_numbers_that_no_model_can_have_are_a_fault_and_no_gap(tmp_path: Path, i
 @pytest.mark.parametrize(
     "metadata",
     [
-        {"tokenizer__ggml__model": "rwkv"},
-        {"tokenizer__ggml__model": "plamo2"},
+        {"tokenizer__ggml__model": "hybriddna"},
+        {"tokenizer__ggml__model": "whitespace"},
         {"tokenizer__ggml__pre": "of tomorrow"},
         {
             "tokenizer__ggml__model": "llama",
