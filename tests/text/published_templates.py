@@ -1,20 +1,22 @@
-"""The chat templates that llama.cpp publishes, and the table of conversations that they accept.
+"""Chat templates that other projects publish on PyPI, and the table of conversations that they accept.
 
     python -m tests.text.published_templates
 
-prints the table of docs/published-templates.md. It needs the source package `llama-cpp-python`, which it
-downloads from PyPI with pip to the user's cache folder. `CHASKI_TEMPLATES` may name a folder with templates
-instead. The comparison needs transformers.
+prints the table of docs/published-templates.md. pip downloads the packages of `SOURCES` to the user's cache
+folder. `CHASKI_TEMPLATES` may name a folder with templates instead. The comparison needs transformers.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,51 @@ __all__ = ["CONTINUED", "HISTORIES", "Report", "check", "templates"]
 
 Messages = list[dict[str, Any]]
 
-PACKAGE = "llama-cpp-python"
+
+class Source(Struct, frozen=True):
+    """A package of PyPI with templates in a folder: all of them, or those with `names`."""
+
+    package: str
+    folder: str
+    names: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SOURCES = (
+    Source(
+        "llama-cpp-python",
+        "models/templates",
+        options=("--no-binary", ":all:", "--no-build-isolation"),
+    ),
+    # Families that the first package lacks.
+    Source(
+        "trl",
+        "trl/chat_templates",
+        _names("cohere2 glm4moe lfm2 llama3_2 nemotron_3_super nemotron_3_ultra qwen3_6 qwen3_vl"),
+    ),
+    Source(
+        "axolotl",
+        "chat_templates/templates",
+        _names(
+            "command_a_tool_use deepseek_v2 deepseek_v3 exaone exaone4 falcon_h1 jamba llama4 nemotron_h "
+            "phi_35 phi_4"
+        ),
+    ),
+    Source(
+        "xinference",
+        "xinference/model/llm/models",
+        _names(
+            "Baichuan-M2 Ernie4.5 Hy-MT2-1.8B KAT-V1 Kimi-K2.5 MiniMax-M2.7 Qwen3-Next-Thinking "
+            "baichuan-2-chat codegeex4 deepseek-r1-0528 deepseek-v2.5 deepseek-v2-chat-0628 glm-4.5 glm-4.5v "
+            "glm-5.2 glm-5.3 glm4-0414 glm4-chat internlm3-instruct minicpm-2b-dpo-bf16 minicpm5-2b "
+            "moonlight-16b-a3b-instruct orion-chat qwen3.8-max"
+        ),
+    ),
+)
 CACHE = Path.home() / ".cache" / "chaski-tests"
 
 TOOL: Mapping[str, Any] = {
@@ -174,23 +220,41 @@ def templates() -> dict[str, str]:
     folder = os.environ.get("CHASKI_TEMPLATES")
     if folder:
         return {path.stem: path.read_text() for path in sorted(Path(folder).glob("*.jinja"))}
-    found = {}
-    with tarfile.open(_package()) as package:
-        for member in package.getmembers():
-            path = Path(member.name)
-            if path.suffix == ".jinja" and path.parts[-3:-1] == ("models", "templates"):
-                file = package.extractfile(member)
-                assert file is not None
-                found[path.stem] = file.read().decode()
-    return dict(sorted(found.items()))
+    return {name: text for source in SOURCES for name, text in sorted(_templates_in(source))}
 
 
-def _package() -> Path:
+def _templates_in(source: Source) -> Iterator[tuple[str, str]]:
+    for path, content in _files(_package(source)):
+        is_there = path.parent.as_posix().endswith(source.folder) and path.suffix in (".jinja", ".json")
+        if is_there and (not source.names or path.stem in source.names):
+            text = content().decode()
+            prefix = f"{source.package}/" if source.names else ""
+            yield prefix + path.stem, json.loads(text)[0]["chat_template"] if path.suffix == ".json" else text
+
+
+def _files(package: Path) -> Iterator[tuple[Path, Callable[[], bytes]]]:
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as archive:
+            for name in archive.namelist():
+                yield Path(name), partial(archive.read, name)
+        return
+    with tarfile.open(package) as source:
+        for member in filter(tarfile.TarInfo.isfile, source.getmembers()):
+            yield Path(member.name), partial(_read, source, member)
+
+
+def _read(source: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = source.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
+def _package(source: Source) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
-    pattern = f"{PACKAGE.replace('-', '_')}-*.tar.gz"
+    pattern = f"{source.package.replace('-', '_')}-*"
     if not any(CACHE.glob(pattern)):
-        fetch = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:")
-        subprocess.run([*fetch, "-d", str(CACHE), PACKAGE], check=True)
+        fetch = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(CACHE))
+        subprocess.run([*fetch, *source.options, source.package], check=True)
     return sorted(CACHE.glob(pattern))[-1]
 
 

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tarfile
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +17,7 @@ from chaski.text.parsers import Content, FoundCall
 from chaski.text.parsers.formats import parser_for
 from chaski.text.parsers.probe import CALLS, Answer, name_for
 from tests.text.call_formats import CALLS_ONLY, CASES, TOOLS, Rendered, chat_format, fault, read, recorded
+from tests.text.published_templates import templates
 
 KINDS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "data" / "call_formats.json").read_text()
@@ -48,7 +44,8 @@ def test_calls_are_read_back(kind):
 def test_the_parser_is_chosen_by_what_the_template_writes(kind):
     prompt, text, num_calls = kind["probe"]
     name = name_for(Answer(prompt, text, CALLS[:num_calls]), (kind["tags"] or [""])[-1])
-    assert name == kind["parser"] or kind["parser"] == "llama3"  # bare JSON identifies no family
+    # Bare JSON identifies no family.
+    assert name == kind["parser"] or kind["parser"] in ("llama3", "llama4")
 
 
 @pytest.mark.parametrize("kind", PARSERS, ids=[kind["parser"] for kind in PARSERS])
@@ -127,6 +124,62 @@ class TestDerived:
         pieces = read(found.parser("", TOOLS), f"Hi <my:calls>{written}</my:calls>")
         assert pieces == [Content("Hi"), FoundCall("write_file", {"path": "a</my:calls>b"})]
 
+    @pytest.mark.parametrize(
+        ("call", "format"),
+        [
+            # Kimi K2 and Kimi Linear write the id, which contains the name.
+            (
+                "<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>"
+                "{{ c.function.arguments | tojson }}<|tool_call_end|>",
+                "kimi-k2",
+            ),
+            # DeepSeek V4.1
+            (
+                '<｜DSML｜ calls>\n<｜DSML｜ invoke name="{{ c.function.name }}">\n'
+                '{% for k, v in c.function.arguments.items() %}<｜DSML｜ parameter name="{{ k }}" '
+                "string=\"{{ 'true' if v is string else 'false' }}\">{{ v }}</｜DSML｜ parameter>\n"
+                "{% endfor %}</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+                "deepseek3.2",
+            ),
+            # LongCat
+            (
+                "<longcat_tool_call>{{ c.function.name }}\n{% for k, v in c.function.arguments.items() %}"
+                "<longcat_arg_key>{{ k }}</longcat_arg_key>\n<longcat_arg_value>{{ v }}</longcat_arg_value>\n"
+                "{% endfor %}</longcat_tool_call>",
+                "longcat",
+            ),
+            # MiniCPM 3: the tags of thoughts distinguish it from LFM 2.
+            (
+                "<|tool_call_start|>\n```python\n{{ c.function.name }}({% for k, v in "
+                "c.function.arguments.items() %}{{ k }}={{ v | tojson }}{{ ', ' if not loop.last }}"
+                "{% endfor %})\n```\n<|tool_call_end|>{# <|thought_end|> #}",
+                "minicpm3",
+            ),
+            # Hunyuan A13B and ERNIE 4.5: tags around answers distinguish them from others.
+            ("<tool_calls>[{{ c.function | tojson }}]</tool_calls>", "minimax-m1"),
+            (
+                "<tool_calls>[{{ c.function | tojson }}]</tool_calls>{# <answer></answer> #}",
+                "hunyuan-a13b",
+            ),
+            ("<tool_call>\n{{ c.function | tojson }}\n</tool_call>{# <response></response> #}", "ernie"),
+            # PLaMo 3
+            (
+                "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{{ c.function.name }}"
+                "<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:msg|>"
+                "{{ c.function.arguments | tojson }}<|plamo:end_tool_arguments:plamo|>"
+                "<|plamo:end_tool_request:plamo|>",
+                "plamo3",
+            ),
+            # Templates that write no calls: their text names the family.
+            ("{# <|python_start|> #}", "llama4"),
+            ("{# <|tool|><|/tool|> #}", "phi4"),
+            ("{# <|observation|> #}", "glm-4"),
+        ],
+    )
+    def test_families(self, call, format):
+        found = chat_format(self.TEMPLATE.replace("CALL", call))
+        assert (found.parser_name, found.call_block) == (format, None)
+
     def test_bare_json_stays_bare(self):
         found = chat_format(self.TEMPLATE.replace("CALL", "{{ c.function | tojson }}"))
         assert (found.parser_name, found.call_block) == ("bare-json", None)
@@ -153,46 +206,20 @@ class TestDerived:
         assert pieces == [Content("Hi"), FoundCall("now", {})]
 
 
-@cache
-def published() -> Path:
-    """Return a folder with the templates in the source package of llama-cpp-python, which is cached."""
-    folder = Path(os.environ.get("CHASKI_TEMPLATES", "") or Path.home() / ".cache" / "chaski-templates")
-    if not any(folder.glob("*.jinja")):
-        folder.mkdir(parents=True, exist_ok=True)
-        package = [
-            "llama-cpp-python",
-            "--no-deps",
-            "--no-binary",
-            ":all:",
-            "--no-build-isolation",
-            "-d",
-            str(folder),
-        ]
-        subprocess.run([sys.executable, "-m", "pip", "download", *package], check=True)
-        with tarfile.open(next(folder.glob("llama_cpp_python-*.tar.gz"))) as archive:
-            for member in archive.getmembers():
-                if "/models/templates/" in member.name and member.name.endswith(".jinja"):
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    (folder / Path(member.name).name).write_bytes(content.read())
-    return folder
-
-
 @pytest.mark.oracle
 def test_published_templates(capsys):
     """Prints the table of docs/call-formats.md."""
     rows, faults = [], []
-    for path in sorted(published().glob("*.jinja")):
-        source = path.read_text(encoding="utf-8")
+    for name, source in templates().items():
         found = chat_format(source)
         cases = dict(recorded(source))
-        for name, text in cases.items():
+        for case, text in cases.items():
             pieces = read(found.parser(text.prompt, TOOLS), text.text)
-            if wrong := fault(path.stem, pieces, CASES[name], text):
-                faults.append(f"{path.stem}, {name}: {wrong}")
-        note = next((why for part, why in CALLS_ONLY.items() if part in path.stem), "")
+            if wrong := fault(name, pieces, CASES[case], text):
+                faults.append(f"{name}, {case}: {wrong}")
+        note = next((why for part, why in CALLS_ONLY.items() if part in name), "")
         result = f"{len(cases)} of {len(cases)}" if cases else "writes no calls"
-        rows.append(f"| {path.stem} | `{found.parser_name}` | {result} | {note} |")
+        rows.append(f"| {name} | `{found.parser_name}` | {result} | {note} |")
     with capsys.disabled():
         print("\n| template | parser | round trips | the template |\n|---|---|---|---|", *rows, sep="\n")
     assert not faults

@@ -130,11 +130,18 @@ class TestChoice:
     def test_by_template(self, family, format):
         assert choose_format(FAMILIES[family]) == format
 
-    def test_granite_wraps_what_follows_its_thoughts(self):
-        text, tags = "<think>a</think><response>b</response>", ("<think>", "</think>")
-        assert parsed("granite", text, thinking_tags=tags) == [Thought("a"), Content("b")]
-        plain = "<response>b</response>"
-        assert parsed("granite", plain, thinking_tags=tags, thinking=False) == [Content(plain)]
+    @pytest.mark.parametrize(
+        ("format", "tag"), [("granite", "response"), ("ernie", "response"), ("hunyuan-a13b", "answer")]
+    )
+    def test_tags_around_what_follows_thoughts(self, format, tag):
+        plain, tags = f"<{tag}>\nb\n</{tag}>", ("<think>", "</think>")
+        assert parsed(format, f"<think>a</think>\n{plain}", thinking_tags=tags) == [
+            Thought("a"),
+            Content("b"),
+        ]
+        assert parsed(format, plain, thinking_tags=tags, thinking=False) == [Content(plain)]
+
+    def test_granite_by_its_instructions(self):
         assert choose_format("respond only with <|tool_call|> followed by a JSON list") == "granite"
 
     def test_by_architecture(self):

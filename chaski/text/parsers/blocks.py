@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from chaski.text.parsers.json_text import JsonScanner
 from chaski.text.parsers.pieces import FoundCall
-from chaski.text.parsers.readers import CallReader
-from chaski.text.parsers.schema import Tools
+from chaski.text.parsers.readers import CallReader, read_arguments, read_known_list
+from chaski.text.parsers.schema import Tools, names_of
 
 # The most ends of a block to try if its text breaks off in a string.
 _MAX_ENDS = 32
@@ -64,6 +64,56 @@ class CallBlock(Struct, frozen=True):
     def begin(self, tools: Tools) -> BlockReader:
         """Return a reader of one block."""
         return _JsonEnd(self, tools) if self.closing is None else _Delimited(self, tools, self.closing)
+
+
+class BareList(Struct, frozen=True):
+    """A list of calls of known tools without tags, in JSON or Python: `[f(a=1), g()]`.
+
+    It counts only at the start of the answer.
+    """
+
+    opening: str = "["
+    is_bare: bool = True
+    orphan: str = ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Return all tags, for tests of noise."""
+        return (self.opening,)
+
+    def begin(self, tools: Tools) -> BlockReader:
+        """Return a reader of one list."""
+        starts = ("{", "[", *(f"{name}(" for name in names_of(tools)))
+        return _KnownEnd(self.opening, starts, 0, read_known_list, tools)
+
+
+class NamedCall(Struct, frozen=True):
+    """A call without tags: the name of a tool on a line, then its arguments as JSON.
+
+    It counts only at the start of the answer.
+    """
+
+    name: str
+    is_bare: bool = True
+    orphan: str = ""
+
+    @property
+    def opening(self) -> str:
+        """Return the line with the name."""
+        return f"{self.name}\n"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Return all tags, for tests of noise."""
+        return (self.opening,)
+
+    def begin(self, tools: Tools) -> BlockReader:
+        """Return a reader of one call."""
+        return _KnownEnd(self.opening, ("{",), len(self.opening), self._read, tools)
+
+    def _read(self, text: str, tools: Tools) -> list[FoundCall] | None:
+        arguments = read_arguments(text, self.name, tools)
+        return None if arguments is None else [FoundCall(self.name, arguments)]
 
 
 class QuotedBy:
@@ -178,3 +228,35 @@ class _JsonEnd:
             return self._begin
         found = text.find(mark, self._begin)
         return None if found < 0 else found + len(mark)
+
+
+class _KnownEnd:
+    """A call without tags, or a list of them, up to its closing bracket.
+
+    starts: the texts after `opening` with which a call begins; other text is shown as it comes
+    begin: where the brackets begin
+    """
+
+    def __init__(self, opening: str, starts: tuple[str, ...], begin: int, read: CallReader, tools: Tools):
+        self._opening = opening
+        self._starts = starts
+        self._read = read
+        self._tools = tools
+        self._scanner = JsonScanner(single=True)
+        self._begin = self._scanned = begin
+        self._is_begun = False
+
+    def find(self, text: str, final: bool) -> Found | None:
+        """Return the end of the calls, and the calls; None if they are not certain yet."""
+        if not self._is_begun:
+            inner = text[len(self._opening) :].lstrip()
+            self._is_begun = inner.startswith(self._starts)
+            if not self._is_begun:
+                may_begin = any(start.startswith(inner) for start in self._starts)
+                return None if may_begin and not final else Found(len(text) - len(inner), None)
+        end = self._scanner.feed(text, self._scanned, len(text))
+        self._scanned = len(text)
+        if end is None and not final:
+            return None
+        end = len(text) if end is None else end
+        return Found(end, self._read(text[self._begin : end], self._tools))

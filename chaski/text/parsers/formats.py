@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
-from chaski.text.parsers.blocks import CallBlock, QuotedBy
+from chaski.text.parsers.blocks import BareList, CallBlock, NamedCall, QuotedBy
 from chaski.text.parsers.glimmer import GlimmerParser
 from chaski.text.parsers.harmony import HarmonyParser
 from chaski.text.parsers.pieces import Lead, Parser
@@ -28,7 +28,7 @@ from chaski.text.parsers.readers import (
     read_python,
 )
 from chaski.text.parsers.recipients import RecipientParser
-from chaski.text.parsers.schema import Tools
+from chaski.text.parsers.schema import Tools, names_of
 from chaski.text.parsers.stream import Block, StreamParser
 from chaski.text.parsers.tags import Opening, TagBlock
 
@@ -41,6 +41,7 @@ class Format(Struct, frozen=True):
     thinks   whether its models think; a model that does not may still write the tags
     special  the tags of thinking are never text: they count anywhere, even if thinking is off
     wrapping silent tags around answers after thoughts; they count if the template makes the model think
+    named    calls are also the name of a tool on a line, then its arguments, at the start of the answer
     spelling the text before a list of calls in past answers, for templates that do not write calls
     answering the text between the closing tag of a thought and the answer, for templates that drop thoughts
     """
@@ -51,13 +52,9 @@ class Format(Struct, frozen=True):
     thinks: bool = True
     special: bool = False
     wrapping: tuple[str, ...] = ()
+    named: bool = False
     spelling: str = ""
     answering: str = ""
-
-
-def _json_list(opening: str, closing: str) -> Format:
-    """Return a block of JSON calls, in a list or consecutive, between two tags."""
-    return Format((CallBlock(opening, closing, read_json),))
 
 
 def _invokes(prefix: str, block: str) -> TagBlock:
@@ -71,15 +68,28 @@ def _invokes(prefix: str, block: str) -> TagBlock:
     )
 
 
+def _pairs(
+    prefix: str = "", suffix: str = "", sep: str = "", block: tuple[str, str] | None = None
+) -> TagBlock:
+    """Return a block of `<tool_call>f<arg_key>p</arg_key><arg_value>…`, with more in the name of each tag.
+
+    sep: a tag after the name of the function
+    """
+
+    def tags(name: str) -> tuple[str, str]:
+        return f"<{prefix}{name}{suffix}>", f"</{prefix}{name}{suffix}>"
+
+    (call, end), (key, key_end), (value, value_end) = map(tags, ("tool_call", "arg_key", "arg_value"))
+    return TagBlock(Opening(call, sep), end, Opening(key, key_end, value=value), value_end, block)
+
+
 def _braces(opening: str, closing: str, quote: str) -> CallBlock:
     """Calls as names with arguments in braces, whose texts stand in quotes of their own."""
     return CallBlock(opening, closing, read_braces(quote), lambda: QuotedBy(quote))
 
 
-_BARE_JSON = (
-    CallBlock("{", None, read_known_json, is_bare=True),
-    CallBlock("[", None, read_known_json, is_bare=True),
-)
+_BARE = (CallBlock("{", None, read_known_json, is_bare=True), BareList())
+_TOOL_CALLS = CallBlock("<tool_calls>", "</tool_calls>", read_json)
 _HERMES = Format((CallBlock("<tool_call>", "</tool_call>", read_json),))
 _FUNCTION_TAGS = TagBlock(
     Opening("<function=", ">"), "</function>", Opening("<parameter=", ">"), "</parameter>", framing="\n"
@@ -104,16 +114,7 @@ _GEMMA4 = Format(
     silent=("<|tool_response>", "<tool_call|>"),
     special=True,
 )
-_GLM = Format(
-    (
-        TagBlock(
-            Opening("<tool_call>"),
-            "</tool_call>",
-            Opening("<arg_key>", "</arg_key>", value="<arg_value>"),
-            "</arg_value>",
-        ),
-    )
-)
+_GLM = Format((_pairs(),))
 _PYTHON = CallBlock("<|tool_call_start|>", "<|tool_call_end|>", read_json_or_python, PythonStrings)
 _LFM2 = Format((_PYTHON,), thinks=False)
 _OLMO3 = Format((replace(_PYTHON, opening="<function_calls>", closing="</function_calls>"),), thinks=False)
@@ -129,11 +130,11 @@ FORMATS: Mapping[str, Format] = {
         thinking=("<|inner_prefix|>", "<|inner_suffix|>"),
     ),
     "apriel": Format(
-        (CallBlock("<tool_calls>", "</tool_calls>", read_json),),
+        (_TOOL_CALLS,),
         thinking=("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
         silent=("[END FINAL RESPONSE]",),
     ),
-    "bare-json": Format(_BARE_JSON),
+    "bare-json": Format(_BARE),
     "cogito": _DEEPSEEK,
     "cohere": Format(
         (CallBlock("<|START_ACTION|>", "<|END_ACTION|>", read_json),),
@@ -152,8 +153,13 @@ FORMATS: Mapping[str, Format] = {
     ),
     "deepseek3": _DEEPSEEK,
     "deepseek3.2": Format(
-        tuple(_invokes("｜DSML｜", f"｜DSML｜{block}") for block in ("function_calls", "tool_calls"))
+        (
+            *(_invokes("｜DSML｜", f"｜DSML｜{block}") for block in ("function_calls", "tool_calls")),
+            _invokes("｜DSML｜ ", "｜DSML｜ calls"),
+        )
     ),
+    "dots": Format((_invokes("", "dots_function_call"),)),
+    "ernie": replace(_HERMES, wrapping=("<response>", "</response>"), answering="\n\n<response>\n"),
     "firefunction": Format((CallBlock("functools[", None, read_json),), thinks=False),
     "functionary-3.1": Format(
         (TagBlock(Opening("<function=", ">"), "</function>", Opening("<parameter=", ">"), "</parameter>"),),
@@ -181,6 +187,7 @@ FORMATS: Mapping[str, Format] = {
         thinks=False,
     ),
     "glimmer": _GLIMMER,
+    "glm-4": Format(_BARE, silent=("<|assistant|>", "<|observation|>"), named=True),
     "glm-4.7": _GLM,
     "glm-ocr": Format(_GLM.blocks, thinking=None, thinks=False),
     # Granite 3: some of its releases spell the control token as text.
@@ -194,20 +201,15 @@ FORMATS: Mapping[str, Format] = {
     "hermes": _HERMES,
     "hunyuan": Format(
         (
-            TagBlock(
-                Opening(f"<tool_call{_HUNYUAN_TAG}>", f"<tool_sep{_HUNYUAN_TAG}>"),
-                f"</tool_call{_HUNYUAN_TAG}>",
-                Opening(
-                    f"<arg_key{_HUNYUAN_TAG}>",
-                    f"</arg_key{_HUNYUAN_TAG}>",
-                    value=f"<arg_value{_HUNYUAN_TAG}>",
-                ),
-                f"</arg_value{_HUNYUAN_TAG}>",
-                (f"<tool_calls{_HUNYUAN_TAG}>", f"</tool_calls{_HUNYUAN_TAG}>"),
+            _pairs(
+                suffix=_HUNYUAN_TAG,
+                sep=f"<tool_sep{_HUNYUAN_TAG}>",
+                block=(f"<tool_calls{_HUNYUAN_TAG}>", f"</tool_calls{_HUNYUAN_TAG}>"),
             ),
         ),
         thinking=(f"<think{_HUNYUAN_TAG}>", f"</think{_HUNYUAN_TAG}>"),
     ),
+    "hunyuan-a13b": Format((_TOOL_CALLS,), wrapping=("<answer>", "</answer>"), answering="\n<answer>\n"),
     "internlm": Format((CallBlock("<|action_start|><|plugin|>", "<|action_end|>", read_json),), thinks=False),
     "kimi-k2": Format(
         (
@@ -239,7 +241,9 @@ FORMATS: Mapping[str, Format] = {
     "laguna": _GLM,
     "lfm2": _LFM2,
     "lfm2-thinking": replace(_LFM2, thinks=True),
-    "llama3": Format((CallBlock("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE_JSON)),
+    "llama4": Format(_BARE, silent=("<|python_start|>", "<|python_end|>")),
+    "longcat": Format((_pairs("longcat_"),), thinking=("<longcat_think>", "</longcat_think>")),
+    "llama3": Format((CallBlock("<|python_tag|>", "<|eom_id|>", read_json_or_python), *_BARE)),
     "minicpm": Format(
         (
             TagBlock(
@@ -250,7 +254,8 @@ FORMATS: Mapping[str, Format] = {
             ),
         )
     ),
-    "minimax-m1": _json_list("<tool_calls>", "</tool_calls>"),
+    "minicpm3": Format((_PYTHON,), thinking=("<|thought_start|>", "<|thought_end|>")),
+    "minimax-m1": Format((_TOOL_CALLS,)),
     "minimax-m2": Format((_invokes("", "minimax:tool_call"),)),
     "minimax-m3": Format(
         (
@@ -267,13 +272,34 @@ FORMATS: Mapping[str, Format] = {
     ),
     "ministral": _MISTRAL,
     "mistral": _MISTRAL,
-    "nemotron": _json_list("<TOOLCALL>", "</TOOLCALL>"),
+    "nemotron": Format((CallBlock("<TOOLCALL>", "</TOOLCALL>", read_json),)),
     "nemotron-3-nano": _CODER,
     "nemotron-3.5-nano": _CODER,
     "olmo3": _OLMO3,
     "olmo3-think": replace(_OLMO3, thinks=True),
     "ornith": _CODER,
     "passthrough": Format(thinking=None, thinks=False),
+    "phi4": Format(
+        (
+            CallBlock("<|tool_call|>", None, read_json, orphan="<|/tool_call|>"),
+            CallBlock("functools[", None, read_json),
+        )
+    ),
+    "plamo3": Format(
+        (
+            CallBlock(
+                "<|plamo:begin_tool_request:plamo|>",
+                "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+                read_named_json(
+                    "<|plamo:msg|>", "<|plamo:begin_tool_name:plamo|>", "<|plamo:end_tool_name:plamo|>"
+                ),
+                before_json="<|plamo:msg|>",
+            ),
+        ),
+        thinking=("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
+        silent=("<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>"),
+        special=True,
+    ),
     "poolside-v1": _GLM,
     "qwen3": _HERMES,
     "qwen3-coder": replace(_CODER, thinks=False),
@@ -307,7 +333,13 @@ _SIGNS = {
     "<|tool_call|>": "granite",
     "<start_function_call>": "functiongemma",
     "<function=": "qwen3-coder",
+    "<longcat_": "longcat",
+    "plamo:begin_tool": "plamo3",
+    "<|python_start|>": "llama4",
+    "<|thought_start|>": "minicpm3",
+    "<dots_function_call>": "dots",
     "<arg_key>": "glm-4.7",
+    "<|observation|>": "glm-4",
     "<tool_call>": "hermes",
     "[TOOL_CALLS]": "mistral",
     "tool▁call▁begin": "deepseek3",
@@ -316,6 +348,7 @@ _SIGNS = {
     "<|tool_list_start|>": "lfm2",
     "List of tools: [": "lfm2",
     "<|action_start|>": "internlm",
+    "<|/tool|>": "phi4",
     "functools[": "firefunction",
     "<TOOLCALL>": "nemotron",
     "<function_calls>": "olmo3",
@@ -328,10 +361,13 @@ _ARCHITECTURES = {
     "gpt-oss": "harmony",
     "gptoss": "harmony",
     "gemma3": "gemma3",
+    "glm4": "glm-4",
     "internlm2": "internlm",
     "lfm2": "lfm2",
     "lfm2moe": "lfm2",
     "llama": "llama3",
+    "llama4": "llama4",
+    "plamo3": "plamo3",
 }
 # Tags of thoughts that templates open or strip, for formats of calls that occur with several pairs of tags.
 _THINKING_TAGS = (
@@ -339,6 +375,8 @@ _THINKING_TAGS = (
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<seed:think>", "</seed:think>"),
+    ("<longcat_think>", "</longcat_think>"),
+    ("<|thought_start|>", "<|thought_end|>"),
 )
 
 
@@ -382,6 +420,8 @@ def parser_for(
     if not (thinking or is_thinking or format.special):
         tags = None
     blocks = format.blocks if tools else ()
+    if tools and format.named:
+        blocks = (*blocks, *map(NamedCall, sorted(names_of(tools))))
     if tools and block is not None:
         blocks = (block, *blocks)
     wrapping = format.wrapping if thinking_tags and tags else ()

@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-_IN_STRING = re.compile(r'["\\]')
+_IN_STRING = {quote: re.compile(rf"[{quote}\\]") for quote in "\"'"}
 _OUTSIDE = re.compile(r'["{}\[\]]')
+_OUTSIDE_OF_BOTH = re.compile(r"""["'{}\[\]]""")
 _SEPARATOR = re.compile(r"[\s;,]*")
+_FENCE = re.compile(r"\A```(?:json|python|py)?")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 # JSON readers accept at least this many nested brackets; Python's writer fails at a few hundred.
 _MAX_DEPTH = 128
@@ -21,11 +23,22 @@ _MAX_DIGITS = 4300
 
 
 class JsonScanner(Struct):
-    """Finds the end of a JSON value over portions of text. `depth` counts open brackets."""
+    """Finds the end of a JSON value over portions of text.
+
+    depth   number of open brackets
+    quote   the quote of the string that the text ends in, empty outside of strings
+    single  single quotes make strings, too, as in Python
+    """
 
     depth: int = 0
-    in_string: bool = False
+    quote: str = ""
     escaped: bool = False
+    single: bool = False
+
+    @property
+    def in_string(self) -> bool:
+        """Return whether the text so far ends inside a string."""
+        return bool(self.quote)
 
     def feed(self, text: str, start: int, end: int) -> int | None:
         """Read `text[start:end]`; return the position after the value if it ends there, else None."""
@@ -35,7 +48,7 @@ class JsonScanner(Struct):
                 self.escaped = False
                 position += 1
                 continue
-            match = (_IN_STRING if self.in_string else _OUTSIDE).search(text, position, end)
+            match = self._marks.search(text, position, end)
             if match is None:
                 return None
             position = match.end()
@@ -49,14 +62,21 @@ class JsonScanner(Struct):
         while position is not None:
             position = self.feed(text, position, end)
 
+    @property
+    def _marks(self) -> re.Pattern[str]:
+        if self.quote:
+            return _IN_STRING[self.quote]
+        return _OUTSIDE_OF_BOTH if self.single else _OUTSIDE
+
     def _take(self, mark: str) -> bool:
-        if mark == '"':
-            self.in_string = not self.in_string
-        elif mark == "\\":
+        if mark == "\\":
             self.escaped = True
+        elif mark in _IN_STRING:
+            self.quote = "" if self.quote else mark
         else:
             self.depth += 1 if mark in "{[" else -1
-        return not self.in_string and mark != '"' and self.depth <= 0
+            return self.depth <= 0
+        return False
 
 
 def json_values(text: str) -> Iterator[Any]:
@@ -88,7 +108,7 @@ def unfenced(text: str) -> str:
     stripped = text.strip()
     if not stripped.startswith("```"):
         return text
-    return stripped.removeprefix("```").removeprefix("json").removesuffix("```")
+    return _FENCE.sub("", stripped).removesuffix("```")
 
 
 def readable(text: str) -> str:

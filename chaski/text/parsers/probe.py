@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from os.path import commonprefix
 from typing import Any, Protocol
 
@@ -68,6 +69,9 @@ TOOLS = [
 ]
 CALLS = [FoundCall(name, arguments) for name, arguments in zip(_NAMES, _ARGUMENTS, strict=True)]
 
+# Ids of calls: Kimi's, which contain the name, and nine letters and digits, as Mistral's templates require.
+_IDS = ("functions.{name}:{index}", "probe000{index}")
+
 # Formats in which templates write calls, the most specific first; one format for each set of equal blocks.
 _READ_BACK = (
     "harmony",
@@ -80,25 +84,31 @@ _READ_BACK = (
     "minimax-m2",
     "hunyuan",
     "deepseek3.2",
+    "dots",
     "deepseek3",
     "seed",
     "solar",
+    "plamo3",
     "apertus",
+    "hunyuan-a13b",
     "minimax-m1",
     "apriel",
     "nemotron",
     "gigachat",
     "functionary-3.2",
     "functionary-3.1",
+    "ernie",
     "hermes",
     "granite",
     "qwen3-coder",
     "minicpm",
+    "longcat",
     "glm-4.7",
     "mistral",
     "cohere",
     "command-r",
     "lfm2",
+    "minicpm3",
     "olmo3",
     "internlm",
     "firefunction",
@@ -162,9 +172,11 @@ def choose_call_format(render: Render, source: str = "", architecture: str = "")
 def name_for(answer: Answer, source: str = "") -> str:
     """Return the format of the table that reads the calls of a turn, or an empty name if there is none.
 
-    If there are several, it is one whose thoughts end as in the template.
+    If there are several, it is one whose thoughts end as in the template, and whose tags around answers the
+    template contains.
     """
     names = [name for name in _READ_BACK if _reads(name, answer)]
+    names.sort(key=lambda name: not all(tag in source for tag in FORMATS[name].wrapping))
 
     def thinks_so(name: str) -> bool:
         tags = FORMATS[name].thinking
@@ -182,15 +194,16 @@ def answers(
 ) -> Iterator[Answer]:
     """Yield the turns that a template renders for calls, from the fullest to the plainest.
 
-    Some templates refuse text or a thought next to calls, two calls at once, or arguments as objects.
+    Some templates refuse text or a thought next to calls, two calls at once, or arguments as objects. Others
+    write only the id of a call, which contains its name.
     """
-    for kept in (calls, calls[:1]) if len(calls) > 1 else (calls,):
-        for as_text in (False, True):
-            for spoken in _spoken(said, thought):
-                turn = {"role": "assistant", **spoken, "tool_calls": _rendered(kept, as_text)}
-                answer = _answer(render, turn, kept, tools)
-                if answer is not None:
-                    yield answer
+    kinds = product((calls, calls[:1]) if len(calls) > 1 else (calls,), _IDS, (False, True))
+    for kept, call_id, as_text in kinds:
+        for spoken in _spoken(said, thought):
+            turn = {"role": "assistant", **spoken, "tool_calls": _rendered(kept, call_id, as_text)}
+            answer = _answer(render, turn, kept, tools)
+            if answer is not None:
+                yield answer
 
 
 def _spoken(said: str, thought: str) -> Iterator[Mapping[str, str | None]]:
@@ -203,11 +216,11 @@ def _spoken(said: str, thought: str) -> Iterator[Mapping[str, str | None]]:
     yield {"content": None}
 
 
-def _rendered(calls: Sequence[FoundCall], as_text: bool) -> list[dict[str, Any]]:
+def _rendered(calls: Sequence[FoundCall], call_id: str, as_text: bool) -> list[dict[str, Any]]:
     return [
         {
             "type": "function",
-            "id": f"probe000{index}",
+            "id": call_id.format(name=call.name, index=index),
             "function": {
                 "name": call.name,
                 "arguments": json.dumps(call.arguments, ensure_ascii=False) if as_text else call.arguments,

@@ -14,7 +14,7 @@ from chaski.text.parsers.brace_text import load_braces
 from chaski.text.parsers.json_text import json_values, load_json, unfenced
 from chaski.text.parsers.pieces import FoundCall
 from chaski.text.parsers.python_text import load_calls
-from chaski.text.parsers.schema import Tools, names_of, parameters_of
+from chaski.text.parsers.schema import Schema, Tools, names_of, parameters_of, typed
 
 CallReader: TypeAlias = Callable[[str, Tools], list[FoundCall] | None]
 
@@ -42,16 +42,14 @@ def read_actions(text: str, tools: Tools) -> list[FoundCall] | None:
 
 def read_known_json(text: str, tools: Tools) -> list[FoundCall] | None:
     """Read JSON calls without a tag, only of the request's tools, as an answer may be JSON as well."""
-    calls = read_json(text, tools)
-    names = names_of(tools)
-    return calls if calls and all(call.name in names for call in calls) else None
+    return _known(read_json(text, tools), tools)
 
 
-def read_named_json(mark: str, before: str = "") -> CallReader:
+def read_named_json(mark: str, before: str = "", after: str = "[CALL_ID]") -> CallReader:
     """Return a reader of a name, the mark and JSON arguments: Mistral's `name[ARGS]{…}`, or DeepSeek's.
 
-    An id and the mark `before` may precede the name, or follow it. Kimi's names have a namespace and an
-    index: `functions.name:0`.
+    An id and the mark `before` may precede the name, or the mark `after` and an id may follow it. Kimi's
+    names have a namespace and an index: `functions.name:0`.
     """
 
     def read(text: str, tools: Tools) -> list[FoundCall] | None:
@@ -59,7 +57,7 @@ def read_named_json(mark: str, before: str = "") -> CallReader:
         if not found:
             return read_json(text, tools)
         name = name.rpartition(before)[2] if before else name
-        name = name.partition("[CALL_ID]")[0].strip()
+        name = name.partition(after)[0].strip()
         if name == "function":
             # DeepSeek R1 writes the type first, then the name before the arguments, which are never missing.
             if own := _NAME.match(arguments):
@@ -97,7 +95,7 @@ def read_arguments(text: str, name: str, tools: Tools) -> Mapping[str, Any] | No
 def read_python(text: str, tools: Tools) -> list[FoundCall] | None:
     """Read calls in Python syntax with named literals: `f(a=1)`, one per line or in a list."""
     try:
-        return load_calls(text)
+        return load_calls(unfenced(text))
     except _FAULTS:
         return None
 
@@ -108,19 +106,42 @@ def read_json_or_python(text: str, tools: Tools) -> list[FoundCall] | None:
     return read_python(text, tools) if calls is None else calls
 
 
+def read_known_list(text: str, tools: Tools) -> list[FoundCall] | None:
+    """Read a list of calls without a tag in JSON or Python, only of the request's tools."""
+    return _known(read_json_or_python(text, tools), tools)
+
+
 def read_braces(quote: str) -> CallReader:
-    """Return a reader of Gemma's `call:f{a:<escape>text<escape>,b:3}`, with `quote` on both sides of text."""
+    """Return a reader of Gemma's `call:f{a:<escape>text<escape>,b:3}`, with `quote` on both sides of text.
+
+    Some templates write all values as text; those whose schema allows no text get its type.
+    """
 
     def read(text: str, tools: Tools) -> list[FoundCall] | None:
         try:
-            return [load_braces(text.strip(), quote)]
+            call = load_braces(text.strip(), quote)
         except _FAULTS:
             return None
+        schema = parameters_of(call.name, tools)
+        arguments = {
+            name: typed(value, schema.member(name)) if _excludes_text(value, schema.member(name)) else value
+            for name, value in call.arguments.items()
+        }
+        return [FoundCall(call.name, arguments)]
 
     return read
 
 
 _NAME = re.compile(r"\s*([\w.\-]+)\s*")
+
+
+def _excludes_text(value: Any, schema: Schema) -> bool:
+    return isinstance(value, str) and "string" not in schema.kinds()
+
+
+def _known(calls: list[FoundCall] | None, tools: Tools) -> list[FoundCall] | None:
+    names = names_of(tools)
+    return calls if calls and all(call.name in names for call in calls) else None
 
 
 def _call(value: Any) -> FoundCall:

@@ -21,8 +21,9 @@ Steps: TypeAlias = Generator[Piece, None, bool]
 class Block(Protocol):
     """A notation of calls: its opening, and a reader of one block.
 
-    If `is_bare`, the opening is the first character of the call itself and counts only at the start of the
-    answer. After the block there may be `orphan`, a closing tag without an opening.
+    If `is_bare`, the opening is the beginning of the call itself and counts only at the start of the answer
+    or after a silent tag.
+    After the block there may be `orphan`, a closing tag without an opening.
     """
 
     @property
@@ -76,6 +77,7 @@ class StreamParser:
         self._blocks = {block.opening: block for block in blocks if not block.is_bare}
         self._bare = {block.opening: block for block in blocks if block.is_bare}
         self._reopening = (thinking[0],) if thinking and thinks_again else ()
+        self._silent = tuple(silent)
         self._marks = (*self._blocks, *silent, *self._reopening)
         self._beginnings = frozenset(mark[0] for mark in self._marks)
         self._tools = tools
@@ -144,13 +146,16 @@ class StreamParser:
             self._buffer = text.removeprefix(closing)
             self._end_thinking()
             return True
-        if not text or any(tag and tag.startswith(text) for tag in (opening, closing)):
-            if not final:
-                return False
-        elif text[0] in self._bare:
-            gap = self._buffer[: -len(text)]
-            self._open(self._bare[text[0]], gap if gap.strip() or not self._skips_blanks else "", text)
+        if self._bare and (silent := next(filter(text.startswith, self._silent), "")):
+            self._buffer = text.removeprefix(silent)
             return True
+        if bare := next(filter(text.startswith, self._bare), ""):
+            gap = self._buffer[: -len(text)]
+            self._open(self._bare[bare], gap if gap.strip() or not self._skips_blanks else "", text)
+            return True
+        beginnings = (opening, closing, *self._bare, *(self._silent if self._bare else ()))
+        if not final and any(tag and tag.startswith(text) for tag in beginnings):
+            return False
         self._state = _State.CONTENT
         return True
 
@@ -216,6 +221,8 @@ class StreamParser:
             self._open(self._blocks[mark], gap, mark + after)
         elif mark in self._reopening:
             self._state = _State.THINKING
+        elif mark and self._bare:
+            self._state = _State.START
         self._skips_blanks = self._skips_blanks or bool(mark)
         return bool(mark)
 
