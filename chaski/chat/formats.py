@@ -102,6 +102,10 @@ class ChatFormat(Struct, frozen=True):
 
         return usual_end(self.parser_name, lead)
 
+    def end_of_answer(self) -> str:
+        """Return the text that a template writes between an answer and the next turn."""
+        return ""
+
     def parser(self, prompt: str, tools: Tools = (), thinks: bool = True, thought: str = "") -> Parser:
         """Return a parser of the answer to `prompt`; a `thought` at the end of the prompt continues."""
         from chaski.text.parsers.formats import parser_for
@@ -137,6 +141,9 @@ class GoFormat(ChatFormat, frozen=True):
 
     def end_of_thought(self, lead: Lead) -> str:
         return _shown_end(self.template, lead.closing) or ChatFormat.end_of_thought(self, lead)
+
+    def end_of_answer(self) -> str:
+        return _shown_ending(self.template)
 
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         assert self.template is not None
@@ -195,6 +202,9 @@ class JinjaFormat(ChatFormat, frozen=True):
     def end_of_thought(self, lead: Lead) -> str:
         return _shown_end(self.template, lead.closing) or ChatFormat.end_of_thought(self, lead)
 
+    def end_of_answer(self) -> str:
+        return _shown_ending(self.template)
+
     def fill_in(self, prompt: str, suffix: str, tokens: FillInTokens | None) -> str:
         if self.insertion is not None:
             return self.insertion.fill_in(prompt, suffix, tokens)
@@ -212,6 +222,13 @@ def _shown_end(template: ChatTemplate | GoTemplate | PlainTemplate | None, closi
     from chaski.text.template.probes import end_of_thought
 
     return None if template is None else end_of_thought(template.probing(), closing)
+
+
+@lru_cache(64)
+def _shown_ending(template: ChatTemplate | GoTemplate | PlainTemplate | None) -> str:
+    from chaski.text.template.probes import end_of_answer
+
+    return "" if template is None else end_of_answer(template.probing())
 
 
 def _check_variables(given: Collection[str], known: Collection[str]) -> None:

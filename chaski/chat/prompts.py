@@ -39,6 +39,7 @@ from chaski.chat.options import AnswerOptions, constraints_of, merged_options, p
 from chaski.chat.requests import Chat, Fill, Generate
 from chaski.chat.shortening import shortened
 from chaski.chat.sources import StoredFormat, TemplateSources
+from chaski.chat.turn_ends import turn_ends
 from chaski.errors import OptionError, TemplateError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.multimodal import Image
@@ -78,6 +79,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     told      event with the tokens of the prompt, if the request wants one
     holds     first tokens of the prompt that are kept for the marks of the request
     begun     events of the text that the answer begins with
+    ends      tokens that end the answer in addition to those of the vocabulary
     """
 
     prompt: Prompt
@@ -91,6 +93,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     told: PromptTokens | None = None
     holds: Holds = ()
     begun: Items[Event] = ()
+    ends: frozenset[int] = frozenset()
 
 
 class PromptBuilder(PromptEncoder):
@@ -227,7 +230,7 @@ class PromptBuilder(PromptEncoder):
             answer,
             effort,
         )
-        prepared = replace(prepared, begun=begun)
+        prepared = replace(prepared, begun=begun, ends=turn_ends(conversation.chat_format, self.tokenizer))
         return prepared if prepared.dropped else replace(prepared, holds=holds)
 
     def _holds(self, request: Chat, images: Items[Image], text: str, prompt: Prompt) -> Iterator[Hold]:

@@ -82,6 +82,7 @@ class SequenceBuilder(PromptBuilder):
         self._can_speculate = can_speculate
         self._draft = draft
         self._adapters = model.adapters
+        self._compilers: dict[frozenset[int], GrammarCompiler] = {}
         self._is_bidirectional = model.vision is not None and model.vision.is_bidirectional
 
     @cached_property
@@ -133,7 +134,8 @@ class SequenceBuilder(PromptBuilder):
         stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
         if limits.prompt_logprobs is not None and prepared.prompt.images:
             raise UnsupportedError("prompt_logprobs is for prompts without images")
-        rules = token_rules(limits, self.tokenizer)
+        ends = self.tokenizer.eos_ids | prepared.ends
+        rules = token_rules(limits, self.tokenizer, ends)
         request = GenerationRequest(
             prompt=prepared.prompt.tokens,
             groups=prepared.prompt.groups,
@@ -143,7 +145,7 @@ class SequenceBuilder(PromptBuilder):
             holds=prepared.holds,
             adapters=self._applied(limits.adapter),
             limit=prepared.limit,
-            grammar=self._grammar(limits),
+            grammar=self._grammar(limits, ends),
             thoughts=self._thoughts(limits, rules),
             context=self.context,
             shift=None if prepared.num_keep is None else Shift(self.context, prepared.num_keep),
@@ -152,8 +154,8 @@ class SequenceBuilder(PromptBuilder):
             written=written if self._can_speculate else (),
             sampling=prepared.sampling,
             rules=rules,
-            end_ids=self.tokenizer.eos_ids | stops,
-            shown_ends=stops - self.tokenizer.eos_ids if limits.include_stop_str_in_output else frozenset(),
+            end_ids=ends | stops,
+            shown_ends=stops - ends if limits.include_stop_str_in_output else frozenset(),
             stop=limits.stop,
             keeps_stop=keeps_stop,
             prompt_logprobs=limits.prompt_logprobs,
@@ -177,9 +179,9 @@ class SequenceBuilder(PromptBuilder):
             raise UnsupportedError("this model takes no adapters")
         return self._adapters.apply(choices)
 
-    def _grammar(self, limits: AnswerOptions) -> Grammar | None:
+    def _grammar(self, limits: AnswerOptions, ends: frozenset[int]) -> Grammar | None:
         constraint = limits.constraint
-        return None if constraint is None else self._grammars.compile(constraint, limits.format_thought)
+        return None if constraint is None else self._grammars(ends).compile(constraint, limits.format_thought)
 
     def _thoughts(self, limits: AnswerOptions, rules: TokenRules) -> ThoughtBudget | None:
         prefix, budget = limits.format_thought, limits.reasoning_budget
@@ -203,13 +205,19 @@ class SequenceBuilder(PromptBuilder):
         """Tokens that no text is made of, by their spelling."""
         return {self.tokenizer.token(token_id): token_id for token_id in self.tokenizer.control_ids()}
 
-    @cached_property
-    def _grammars(self) -> GrammarCompiler:
+    def _grammars(self, ends: frozenset[int]) -> GrammarCompiler:
+        """Return the compiler for answers that these tokens end."""
+        if ends not in self._compilers:
+            self._compilers.setdefault(
+                ends, GrammarCompiler(self._spelling(ends), self._model.config.vocab_size)
+            )
+        return self._compilers[ends]
+
+    def _spelling(self, ends: frozenset[int]) -> GrammarVocabulary:
         tokenizer = self.tokenizer
-        spelling = GrammarVocabulary(
+        return GrammarVocabulary(
             tokens=[tokenizer.token_bytes(token_id, special=True) for token_id in range(tokenizer.size)],
             control_ids=tokenizer.control_ids(),
-            end_ids=sorted(tokenizer.eos_ids),
+            end_ids=sorted(ends),
             encode=partial(tokenizer.encode, add_special=False, parse_special=False, continues=True),
         )
-        return GrammarCompiler(spelling, self._model.config.vocab_size)

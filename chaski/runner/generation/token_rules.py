@@ -17,13 +17,16 @@ __all__ = ["token_rules"]
 _NUM_KEPT = 4096
 
 
-def token_rules(limits: AnswerOptions, tokenizer: Tokenizer) -> TokenRules:
-    """Return the rules that the options set for tokens, as ids of one vocabulary."""
+def token_rules(limits: AnswerOptions, tokenizer: Tokenizer, ends: frozenset[int]) -> TokenRules:
+    """Return the rules that the options set for tokens, as ids of one vocabulary.
+
+    ends: tokens that end the answer
+    """
     stops = frozenset(limits.stop_token_ids)
     return TokenRules(
         suppressed=tokenizer.suppressed_ids,
-        never=tokenizer.eos_ids - stops if limits.ignore_eos else frozenset(),
-        end_ids=tokenizer.eos_ids | stops,
+        never=ends - stops if limits.ignore_eos else frozenset(),
+        end_ids=ends | stops,
         min_tokens=limits.min_tokens,
         bad_words=tuple(dict.fromkeys(_spellings(limits.bad_words, tokenizer))),
         breakers=tuple(text.encode(errors="replace") for text in limits.dry_sequence_breakers),

@@ -344,6 +344,7 @@ _SIGNS = {
     "[TOOL_CALLS]": "mistral",
     "tool▁call▁begin": "deepseek3",
     "<|START_ACTION|>": "cohere",
+    "<|START_RESPONSE|>": "cohere",
     "Action:": "command-r",
     "<|tool_list_start|>": "lfm2",
     "List of tools: [": "lfm2",
@@ -434,6 +435,17 @@ def parser_for(
         skips_blanks=not thought,
         thinks_again=format.special,
     )
+
+
+def may_end(name: str, token: str) -> bool:
+    """Return whether a control token after an answer in a format ends its turn.
+
+    A turn of some formats has several messages, and answers may contain the marks of their format.
+    """
+    format = FORMATS[name]
+    blocks = (mark for block in format.blocks for mark in block.marks)
+    marks = {*format.silent, *format.wrapping, *(format.thinking or ()), *blocks}
+    return token not in marks and not any(format is each for each in (_HARMONY, _GLIMMER, _FUNCTIONARY))
 
 
 def usual_end(name: str, lead: Lead) -> str:

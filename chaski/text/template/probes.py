@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from chaski.errors import TemplateError
 
-__all__ = ["Probe", "Rendering", "end_of_thought", "knows_role", "shows_tools", "thinks"]
+__all__ = ["Probe", "Rendering", "end_of_answer", "end_of_thought", "knows_role", "shows_tools", "thinks"]
 
 Message = Mapping[str, Any]
 
@@ -166,6 +166,13 @@ def end_of_thought(render: Rendering, closing: str) -> str | None:
         if answer and closing in between:
             return between
     return None
+
+
+def end_of_answer(render: Rendering) -> str:
+    """Return what a template writes between an answer and the text of the next turn."""
+    text = _text(render, [_USER, _ANSWER, _AGAIN])
+    between, again, _ = text.rpartition("qanswer")[2].partition("qagain")
+    return between if again else ""
 
 
 def knows_role(render: Rendering, role: str) -> bool:

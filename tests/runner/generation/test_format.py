@@ -15,6 +15,7 @@ import chaski
 from chaski.chat.options import AnswerOptions
 from chaski.errors import OptionError
 from chaski.runner.generation.token_rules import token_rules
+from chaski.sample.grammar import GrammarCompiler
 from tests.text.token_fixtures import sentencepiece_metadata, unigram_metadata
 from tests.tiny_llama import write_tiny_llama
 
@@ -211,7 +212,7 @@ def test_what_cannot_be_compiled(model: chaski.LLM, format: Any, message: str) -
 def test_grammars_are_compiled_once(model: chaski.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = {"enum": ["once"]}
     model.generate("x", format=schema, num_predict=20)
-    monkeypatch.setattr(type(model.prompts._grammars), "_compiled", None)
+    monkeypatch.setattr(GrammarCompiler, "_compiled", None)
     assert model.generate("y", format=schema, num_predict=20).text == '"once"'
 
 
@@ -252,6 +253,6 @@ def test_a_text_that_the_vocabulary_cannot_spell(tmp_path: Path) -> None:
 
 def test_bad_words_in_the_middle_of_a_text(spaced: chaski.LLM) -> None:
     """A word is also ruled out without a space before it."""
-    rules = token_rules(AnswerOptions(bad_words=("load",)), spaced.tokenizer)
+    rules = token_rules(AnswerOptions(bad_words=("load",)), spaced.tokenizer, spaced.tokenizer.eos_ids)
     spelled = {b"".join(map(spaced.tokenizer.token_bytes, word)) for word in rules.bad_words}
     assert spelled >= {b"load"}
