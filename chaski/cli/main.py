@@ -47,6 +47,7 @@ _COMMANDS = {
     "new-model": "chaski.cli.new_model",
     "info": "chaski.cli.info",
     "bench": "chaski.cli.bench",
+    "eval": "chaski.cli.eval",
     "batch": "chaski.server.batch_command",
     "service": "chaski.cli.service",
     "completion": "chaski.cli.completion",

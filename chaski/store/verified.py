@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-__all__ = ["note_verified", "verified_name"]
+__all__ = ["content_identity", "note_verified", "verified_name"]
 
 _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 _FOLDER = Path("chaski", "verified")
@@ -62,6 +62,18 @@ def verified_name(path: Path) -> str | None:
     if record is None or record.seen != _look(path.stat()):
         return None
     return f"{path.name}+{record.replaced}" if record.replaced else path.name
+
+
+def content_identity(path: Path) -> tuple[object, ...]:
+    """Return values that change with the bytes of a file: its verified name, or its inode, size and dates.
+
+    Raises OSError.
+    """
+    path = Path(os.path.realpath(path))
+    stat = path.stat()
+    if (name := verified_name(path)) is not None:
+        return name, stat.st_size
+    return _look(stat)
 
 
 def _look(stat: os.stat_result) -> tuple[int, int, int, int]:

@@ -23,6 +23,7 @@ __all__ = [
     "EmbeddingSequence",
     "LogitsSequence",
     "PromptSequence",
+    "StreamedLogits",
     "embeddings",
     "normalized",
     "relevance",
@@ -83,12 +84,17 @@ class LogitsSequence(Sequence):
         begin = len(self.slot.tokens)
         ahead = next((group for group in self._wide if group.stop > begin), None)
         if ahead is None:
-            limit = max_outputs
+            limit = self._reach(begin, max_outputs)
         elif ahead.start > begin:
-            limit = min(max_outputs, ahead.start - begin)
+            limit = min(self._reach(begin, max_outputs), ahead.start - begin)
         else:
             limit = len(ahead)
         return super().share(min(max_tokens, limit), max_outputs)
+
+    def _reach(self, begin: int, max_outputs: int) -> int:
+        """Return the number of tokens from `begin` on that have this many outputs at most."""
+        end = bisect_left(self.positions, begin) + max_outputs
+        return (self.positions[end] if end < len(self.positions) else len(self.tokens)) - begin
 
     def outputs(self, begin: int, count: int) -> range:
         first = bisect_left(self.positions, begin)
@@ -107,6 +113,30 @@ class LogitsSequence(Sequence):
     def write(self) -> None:
         if sum(map(len, self._rows)) == len(self.positions) and not self.events:
             self.events.append(Outputs(_numbers(np.concatenate(self._rows))))
+
+
+class StreamedLogits(LogitsSequence):
+    """The same outputs as events, one for each batch, so that no more than some batches are held."""
+
+    __slots__ = ("_num_again", "_num_told")
+
+    def __init__(self, tokens: Iterable[int], positions: Seq[int]) -> None:
+        super().__init__(tokens, positions=positions)
+        self._num_told = 0
+        self._num_again = 0
+
+    def restart(self) -> None:
+        super().restart()
+        self._num_again = self._num_told
+
+    def write(self) -> None:
+        for rows in self._rows:
+            new = rows[self._num_again :]
+            self._num_again = max(0, self._num_again - len(rows))
+            if len(new):
+                self._num_told += len(new)
+                self.events.append(Outputs(_numbers(new)))
+        self._rows = []
 
 
 def _numbers(logits: F32) -> F32:

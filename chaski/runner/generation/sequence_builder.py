@@ -25,7 +25,12 @@ from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.beams import BeamSearch
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.generation import Generation
-from chaski.runner.generation.output_sequences import EmbeddingSequence, LogitsSequence, PromptSequence
+from chaski.runner.generation.output_sequences import (
+    EmbeddingSequence,
+    LogitsSequence,
+    PromptSequence,
+    StreamedLogits,
+)
 from chaski.runner.generation.request import GenerationRequest, Shift
 from chaski.runner.generation.token_rules import token_rules
 from chaski.runner.speculation.speculator import Draft
@@ -111,6 +116,12 @@ class SequenceBuilder(PromptBuilder):
         for sequence in sequences:
             sequence.adapters = applied
         return sequences
+
+    def streamed(self, ids: Items[int], positions: Items[int]) -> StreamedLogits:
+        """The sequence that gives the outputs of some tokens, in the order of their positions."""
+        self._require_text()
+        self._require_fit(len(ids), more="")
+        return StreamedLogits(ids, positions)
 
     def rankings(self, query: str, documents: Items[str], truncate: bool) -> list[EmbeddingSequence]:
         """A sequence for the query with each document."""

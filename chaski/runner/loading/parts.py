@@ -44,7 +44,10 @@ __all__ = ["ModelParts", "PartOptions", "ReservedModel"]
 
 
 class PartOptions(Struct, frozen=True, kw_only=True):
-    """Options of `chaski.load` on parts, sizes and devices. None: the model or the environment decides."""
+    """Options of `chaski.load` on parts, sizes and devices. None: the model or the environment decides.
+
+    num_outputs: the largest number of rows of logits in a batch, unless there are more sequences.
+    """
 
     projector: str | os.PathLike[str] | None = None
     threads: int | None = None
@@ -52,6 +55,7 @@ class PartOptions(Struct, frozen=True, kw_only=True):
     parallel: int | None = None
     wishes: SizeWishes = SizeWishes()
     num_batch: int = USUAL_BATCH
+    num_outputs: int | None = None
     kv_type: str | None = None
     flash_attention: bool | None = None
     draft: str | os.PathLike[str] | None = None
@@ -75,6 +79,7 @@ class ModelParts(Struct, frozen=True):
     size_reason: str
     max_context: int
     claimed: int
+    num_outputs: int | None
     kv_type: str | None
     flash_attention: bool
     options: tuple[Options, ...]
@@ -100,6 +105,7 @@ class ModelParts(Struct, frozen=True):
             size_reason=reason,
             max_context=_max_context(network),
             claimed=asked.wishes.claimed_memory,
+            num_outputs=asked.num_outputs,
             kv_type=environment.kv_type if asked.kv_type is None else asked.kv_type,
             flash_attention=flash,
             options=(
@@ -214,6 +220,7 @@ class ReservedModel:
                     parts.encoder,
                     parts.attached,
                     parts.claimed,
+                    parts.num_outputs,
                 )
             self.size = self.places.size
             self.draft: DraftResources | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ from chaski.runner.prefix.tiers import PrefixTiers, part_sizes
 from chaski.runner.prefix.tree import PrefixTree
 from chaski.store.model import StoredModel
 from chaski.store.store import Store
-from chaski.store.verified import verified_name
+from chaski.store.verified import content_identity
 
 __all__ = ["disk_limits", "memory_limit", "open_tiers", "prefix_folder", "prefixes_of"]
 
@@ -100,7 +99,7 @@ def open_tiers(
         return None
     tree = PrefixTree(memory_limit(environment, available))
     paths = sorted({tensor.path for file in files for tensor in file.tensors.values()})
-    model = [_identity(path) for path in paths]
+    model = [content_identity(path) for path in paths]
     about = __version__, backend.rule, is_plain, model
     identity = blake2b(program.digest + repr(about).encode(), digest_size=32).digest()
     origin = {
@@ -118,12 +117,3 @@ def open_tiers(
         if limits.max_bytes:
             disk = DiskTier(folder, limits, partial(part_sizes, leaves), description, tree)
     return PrefixTiers(leaves, identity, tree, disk, origin)
-
-
-def _identity(path: Path) -> tuple[object, ...]:
-    """Return what changes with the bytes of a file: its verified digest, or its inode, size and dates."""
-    path = Path(os.path.realpath(path))
-    stat = path.stat()
-    if (name := verified_name(path)) is not None:
-        return name, stat.st_size
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

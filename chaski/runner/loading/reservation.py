@@ -111,6 +111,7 @@ class Reservation:
         projector: GGUFFile | None = None,
         draft: AttachedDraft | None = None,
         claimed: int = 0,
+        num_outputs: int | None = None,
     ) -> None:
         """`draft` replaces a block of the model's own that proposes.
 
@@ -159,7 +160,9 @@ class Reservation:
                 self.cache,
                 backend,
                 size.max_batch,
-                max_outputs=max(size.sequences, _MIN_OUTPUTS) if makes_text else size.max_batch,
+                max_outputs=max(size.sequences, num_outputs or _MIN_OUTPUTS)
+                if makes_text
+                else size.max_batch,
                 max_top_logits=_MAX_LIKELY if makes_text else 0,
                 draft=draft,
             )

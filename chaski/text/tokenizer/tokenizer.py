@@ -41,6 +41,11 @@ class Tokenizer:
         return self._vocabulary.bos_id
 
     @property
+    def added_first(self) -> int | None:
+        """The token that `encode` puts before a text; None if the file does not require one."""
+        return self._vocabulary.bos_id if self._vocabulary.add_bos else None
+
+    @property
     def eos_ids(self) -> frozenset[int]:
         """All tokens that end an answer, because the file names them or their spelling is known for it."""
         return self._vocabulary.eos_ids
@@ -148,6 +153,6 @@ class Tokenizer:
 
     def _with_added(self, ids: list[int]) -> list[int]:
         vocabulary = self._vocabulary
-        begin = [vocabulary.bos_id] if vocabulary.add_bos and vocabulary.bos_id is not None else []
+        begin = [] if self.added_first is None else [self.added_first]
         end = [vocabulary.eos_id] if vocabulary.add_eos and vocabulary.eos_id is not None else []
         return [*begin, *ids, *end]
