@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from chaski.errors import OptionError
 from chaski.names import ModelName, is_path
 
-__all__ = ["pasted_name"]
+__all__ = ["pasted_name", "quantization"]
 
 _EXAMPLES = "llama3.2:3b, hf.co/USER/REPOSITORY:QUANT, or a link of huggingface.co or ollama.com"
 _LINK = re.compile(
@@ -162,6 +162,12 @@ def _tag_of(file: str, repository: str) -> str:
     is_named_alike = _letters(stem[: match.start()]) in ("", _letters(re.sub(r"(?i)-?gguf$", "", repository)))
     is_part = stem + ".gguf" != file
     return match[1] if is_named_alike or is_part or len(file) > _LONGEST_TAG else file
+
+
+def quantization(stem: str) -> str:
+    """Return the quantization at the end of a file name without its suffix, or "" if it names none."""
+    match = _QUANT.search(stem)
+    return match[1] if match else ""
 
 
 def _letters(text: str) -> str:

@@ -48,6 +48,7 @@ _COMMANDS = {
     "info": "chaski.cli.info",
     "bench": "chaski.cli.bench",
     "eval": "chaski.cli.eval",
+    "advise": "chaski.cli.advise",
     "batch": "chaski.server.batch_command",
     "service": "chaski.cli.service",
     "completion": "chaski.cli.completion",

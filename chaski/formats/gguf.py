@@ -20,12 +20,28 @@ from numpy.typing import NDArray
 
 from chaski.errors import GGUFError, ModelNotFoundError, UnsupportedError
 from chaski.formats.gguf_metadata import Cursor, GGUFValue, MetadataReader, kind_name
-from chaski.formats.gguf_tensors import ALIGNMENTS, DEFAULT_ALIGNMENT, TensorInfo, is_alignment, read_tensors
+from chaski.formats.gguf_tensors import (
+    ALIGNMENTS,
+    DEFAULT_ALIGNMENT,
+    TensorInfo,
+    is_alignment,
+    read_entries,
+    read_tensors,
+)
 from chaski.formats.mapped import map_file
 from chaski.formats.recognized import HEAD_BYTES, recognized
 from chaski.formats.string_array import StringArray
 
-__all__ = ["GGUFFile", "GGUFValue", "StringArray", "TensorInfo", "open_gguf", "open_inside", "part_paths"]
+__all__ = [
+    "GGUFFile",
+    "GGUFValue",
+    "StringArray",
+    "TensorInfo",
+    "has_whole_header",
+    "open_gguf",
+    "open_inside",
+    "part_paths",
+]
 
 MAGIC = b"GGUF"
 _PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -136,6 +152,19 @@ def part_paths(path: Path) -> list[Path]:
         return [path]
     count = name["count"]
     return [path.with_name(f"{name['stem']}-{i:05d}-of-{count}.gguf") for i in range(1, int(count) + 1)]
+
+
+def has_whole_header(path: Path) -> bool:
+    """Return whether a file with the first bytes of a GGUF file contains its metadata and tensor table."""
+    try:
+        cursor = Cursor(path, map_file(path, GGUFError))
+        _check_magic(cursor)
+        tensor_count, key_count = cursor.u64("the number of tensors"), cursor.u64("the number of keys")
+        MetadataReader(cursor).read(key_count)
+        read_entries(cursor, tensor_count)
+    except GGUFError:
+        return False
+    return True
 
 
 def open_inside(path: str | Path, key: str) -> GGUFFile:

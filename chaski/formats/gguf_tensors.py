@@ -91,9 +91,13 @@ def align_up(offset: int, alignment: int) -> int:
 
 def read_tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, TensorInfo]:
     """Read the table of `count` tensors from the cursor on, the last part of the header."""
+    return _place(cursor, read_entries(cursor, count), alignment)
+
+
+def read_entries(cursor: Cursor, count: int) -> list[_Entry]:
+    """Read the rows of the table without looking for the tensors' bytes."""
     cursor.count(count, "tensors", _SMALLEST_ENTRY, MAX_TENSORS)
-    entries = [_read_entry(cursor, index) for index in range(count)]
-    return _place(cursor, entries, alignment)
+    return [_read_entry(cursor, index) for index in range(count)]
 
 
 def _read_entry(cursor: Cursor, index: int) -> _Entry:

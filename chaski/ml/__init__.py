@@ -28,6 +28,7 @@ __all__ = [
     "gpus_of",
     "has_gpu_driver",
     "measure_machine",
+    "memory_bandwidth",
     "open_backend",
     "open_together",
     "serve_member",
@@ -146,6 +147,17 @@ def serve_member(
 
         speed = partial(reading_rate, cpu.threads or physical_cores(), cpu.isa)
     return MemberServer(host, port, key, lambda options: open_backend(backend, options, cpu), folders, speed)
+
+
+def memory_bandwidth(threads: int, isa: str = "auto") -> float:
+    """Return the bytes per second that threads of the processor read from memory together.
+
+    The first call measures it, which takes some tenths of a second. Raises ValueError if this build or this
+    machine lacks the instruction set.
+    """
+    from chaski.ml.cpu.thread_rates import reading_rate
+
+    return reading_rate(threads, isa)
 
 
 def measure_machine(

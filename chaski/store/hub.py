@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urljoin
@@ -21,7 +21,7 @@ from chaski.names import DEFAULT_TAG, Digest, ModelName
 from chaski.store.http import host_of
 from chaski.store.registry import Registry
 
-__all__ = ["Hub", "HubFile", "SplitModel"]
+__all__ = ["Hub", "HubFile", "HubModel", "SplitModel"]
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
@@ -53,6 +53,18 @@ class SplitModel(Struct, frozen=True):
         return (*self.parts, self.projector) if self.projector else self.parts
 
 
+class HubModel(Struct, frozen=True):
+    """A GGUF file of a repository, in one part or several: its path without numbers and suffix."""
+
+    path: PurePosixPath
+    parts: tuple[HubFile, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all parts."""
+        return sum(part.size for part in self.parts)
+
+
 class Hub:
     """The repository named by a model. Several threads may call its methods."""
 
@@ -71,9 +83,42 @@ class Hub:
         """
         files = list(self._files())
         found = SplitModel(_chosen(files, self._registry.name), _projector(files))
-        revision = f"{self._home}/{self._repository}/resolve/main"
-        self._addresses = {file.digest: f"{revision}/{quote(file.path)}" for file in found.files}
+        self._addresses = {file.digest: self._address(file) for file in found.files}
         return found
+
+    def _address(self, file: HubFile) -> str:
+        return f"{self._home}/{self._repository}/resolve/main/{quote(file.path)}"
+
+    def models(self) -> list[HubModel]:
+        """Return the models of the repository, the smallest first, without projectors.
+
+        Split files with a missing part are left out. Raises ModelNotFoundError if nothing is left, and
+        RegistryError.
+        """
+        files = [file for file in self._files() if file.path.lower().endswith(".gguf")]
+        found = [HubModel(PurePosixPath(file.path[: -len(".gguf")]), (file,)) for file in files]
+        found = [model for model in found if not _PART.fullmatch(f"{model.path.name}.gguf")]
+        for stem, parts in _groups(files).items():
+            with suppress(RegistryError):
+                found.append(HubModel(stem, _whole(stem, parts)))
+        found = [model for model in found if not _is_no_model(model.path.name.lower())]
+        if not found:
+            raise ModelNotFoundError(f"{self._repository} has no GGUF files of models")
+        self._addresses = {part.digest: self._address(part) for model in found for part in model.parts}
+        return sorted(found, key=lambda model: (model.num_bytes, model.path))
+
+    def beginning(self, file: HubFile, num_bytes: int) -> bytes:
+        """Return the first bytes of a file that `models` listed. Raises RegistryError."""
+        end = min(num_bytes, file.size)
+        data = b""
+        with self.blob(file.digest, 0, end, file.size) as (begin, pieces):
+            for piece in pieces:
+                data += piece
+                if len(data) >= end:  # a server without ranges sends the whole file
+                    break
+        if begin or len(data) < end:
+            raise RegistryError(f"{self._repository} sent {len(data)} of {end} bytes of {file.path}")
+        return data[:end]
 
     @contextmanager
     def blob(self, digest: Digest, begin: int, end: int, size: int) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -178,6 +223,11 @@ def _projector(files: Sequence[HubFile]) -> HubFile | None:
 
 def _is_projector(name: str) -> bool:
     return "mmproj" in name and name.endswith(".gguf")
+
+
+def _is_no_model(name: str) -> bool:
+    """Return whether a GGUF file is known by its name to be part of a model, or data about it."""
+    return any(word in name for word in ("mmproj", "imatrix"))
 
 
 def _order(path: str) -> int:

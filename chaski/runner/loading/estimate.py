@@ -54,14 +54,16 @@ class Estimate(Struct, frozen=True):
         parallel: int | None = None,
         backend: str | None = None,
         most_parallel: int = 1,
+        claimed: int = 0,
     ) -> Self:
         """Work it out for `parallel` sequences of `context` tokens; None is for the defaults of loading.
 
         most_parallel: number of sequences where memory suffices and `parallel` is None
+        claimed: bytes of the host that count as unavailable
 
         Raises OptionError, UnsupportedError, GGUFError.
         """
-        wishes = SizeWishes(most_parallel=most_parallel)
+        wishes = SizeWishes(most_parallel=most_parallel, claimed_memory=claimed)
         parts = ModelParts.of(model, PartOptions(context=context, parallel=parallel, wishes=wishes))
         reserved = reserve(parts, backend)
         try:
