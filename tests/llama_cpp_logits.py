@@ -1,9 +1,9 @@
 """Logits of llama.cpp, by the C interface of the library that xllamacpp contains.
 
 As a program, `python -m tests.llama_cpp_logits FILE`, it reads JSON from standard input and writes an answer:
-{"greedy": [[ids], ...], "count": n} for the n most likely tokens after each prompt, each with the difference
-of the two largest logits; {"scored": [[ids], ...], "first": i} for the surprisal of each token from i on; or
-{"logits": [ids]} for the logits after each token.
+{"answers": [[prompt, answer], ...]} for the most likely token at the place of each token of the answers;
+{"scored": [[ids], ...], "first": i} for the surprisal of each token from i on; {"logits": [ids]} for the
+logits after each token.
 
 The structures that the interface takes by value are longer here than there, which does no harm to the last
 argument of a function. So only the first fields, which are set here, must have their places.
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-THREADS = 2
+THREADS = 1  # several threads wait for each other in a loop, also for one that has no core
 _LONGER_THAN_ANY = 1024
 _UNSET = 0xFFFFFFFF
 _F16 = 1  # the type of keys, and after it that of values
@@ -118,16 +118,10 @@ def surprisals(logits: np.ndarray, targets: list[int]) -> np.ndarray:
     return sums - rows[np.arange(len(rows)), targets]
 
 
-def greedy(model: Logits, prompt: list[int], count: int) -> list[tuple[int, float]]:
-    """Return the most likely tokens after a prompt, with the gap to the second most likely one."""
+def likeliest(model: Logits, prompt: list[int], answer: list[int]) -> list[int]:
+    """Return the most likely token at the place of each token of an answer, after the tokens before it."""
     model.begin()
-    found: list[tuple[int, float]] = []
-    ids = prompt
-    for _ in range(count):
-        row = model.after(ids, len(ids) - 1)[0]
-        second, first = np.partition(row, -2)[-2:]
-        ids = [int(row.argmax())]
-        found.append((ids[0], float(first - second)))
+    found: list[int] = model.after([*prompt, *answer[:-1]], len(prompt) - 1).argmax(axis=1).tolist()
     return found
 
 
@@ -143,10 +137,9 @@ def _silent() -> Iterator[None]:
 
 
 def answer(path: Path, asked: dict[str, Any]) -> Any:
-    if "greedy" in asked:
-        longest = max(map(len, asked["greedy"])) + asked["count"]
-        model = Logits(path, longest)
-        return [greedy(model, prompt, asked["count"]) for prompt in asked["greedy"]]
+    if "answers" in asked:
+        model = Logits(path, max(len(prompt) + len(answer) for prompt, answer in asked["answers"]))
+        return [likeliest(model, prompt, answer) for prompt, answer in asked["answers"]]
     if "logits" in asked:
         return Logits(path, len(asked["logits"])).after(asked["logits"], 0).tolist()
     model = Logits(path, max(map(len, asked["scored"])))

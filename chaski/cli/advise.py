@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -141,7 +142,7 @@ def _advice(found: Sequence[Advice], best: Advice | None) -> str:
     kind = best.type or "this file"
     return (
         f"Recommended: {kind}, {file_size(best.candidate.num_bytes)}, {rate}, {best.context:,} tokens of "
-        f"context, {loss}: chaski run {best.candidate.name}"
+        f"context, {loss}: chaski run {quote(best.candidate.name)}"
     )
 
 

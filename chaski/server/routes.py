@@ -191,6 +191,7 @@ ROUTES = (
           Body(engines_fields.APPLY_TEMPLATE, LARGE)),
     _json("POST", "/infill", USER, llamacpp.infill, Body(engines_fields.INFILL, LARGE)),
     _json("GET", "/props", USER, engines.props, queries=("model",)),
+    _json("GET", "/tokenizer_info", USER, engines.tokenizer_info, queries=("model",)),
     _json("GET", "/slots", USER, engines.slots, queries=("model", "fail_on_no_slot")),
     _json("POST", "/slots/{id}", ADMIN, states.change_slot,
           Body(engines_fields.SLOT_FILE, may_be_empty=True), ("action", "model")),

@@ -75,38 +75,38 @@ def loaded(path: Path, kv_type: str | None = None) -> Iterator[chaski.LLM]:
         yield model
 
 
-def greedy(model: chaski.LLM, prompt: list[int]) -> list[int]:
-    answer = model.generate(prompt, temperature=0, num_predict=COUNT)
-    return list(answer.token_ids)
-
-
-def first_difference(ours: list[int], theirs: list[int]) -> int | None:
-    return next((n for n, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
+def greedy(model: chaski.LLM) -> list[tuple[list[int], list[int]]]:
+    """Return the prompts with their answers; an answer ends early if the model ends it."""
+    prompts = [model.tokenize(prompt) for prompt in PROMPTS]
+    answers = [model.generate(prompt, temperature=0, num_predict=COUNT) for prompt in prompts]
+    return [(prompt, list(answer.token_ids)) for prompt, answer in zip(prompts, answers, strict=True)]
 
 
 def test_greedy_tokens_of_unrounded_weights(exact: Path) -> None:
+    """Each of our tokens is the most likely one for llama.cpp too, so both write the same answers."""
     with loaded(exact, "f32") as model:
-        prompts = [model.tokenize(prompt) for prompt in PROMPTS]
-        ours = [greedy(model, prompt) for prompt in prompts]
-    for tokens, found in zip(ours, llama_cpp(exact, greedy=prompts, count=COUNT), strict=True):
-        assert tokens == [token for token, _ in found][: len(tokens)]
+        pairs = greedy(model)
+    assert sum(len(answer) for _, answer in pairs) > 0.8 * COUNT * len(PROMPTS)
+    assert llama_cpp(exact, answers=pairs) == [answer for _, answer in pairs]
 
 
 def test_greedy_tokens_differ_only_where_two_are_nearly_as_likely(model: Path, exact: Path) -> None:
     with loaded(model) as quantized:
-        prompts = [quantized.tokenize(prompt) for prompt in PROMPTS]
-        ours = [greedy(quantized, prompt) for prompt in prompts]
-    theirs = [[token for token, _ in found] for found in llama_cpp(model, greedy=prompts, count=COUNT)]
-    num_equal = 0
+        pairs = greedy(quantized)
+    theirs = llama_cpp(model, answers=pairs)
+    gaps = []
     with loaded(exact, "f32") as reference:
-        for prompt, own, other in zip(prompts, ours, theirs, strict=True):
-            place = first_difference(own, other)
-            if place is None:
-                num_equal += 1
-                continue
-            row = reference.logits([*prompt, *own[:place]])[-1]
-            assert row.max() - min(row[own[place]], row[other[place]]) < NEAR
-    assert num_equal >= 2
+        for (prompt, own), other in zip(pairs, theirs, strict=True):
+            rows = reference.logits([*prompt, *own[:-1]])[len(prompt) - 1 :]
+            places = [place for place in range(len(own)) if own[place] != other[place]]
+            gaps += [
+                rows[place].max() - min(rows[place][own[place]], rows[place][other[place]])
+                for place in places
+            ]
+    num_tokens = sum(len(answer) for _, answer in pairs)
+    print(f"{len(gaps)} of {num_tokens} tokens differ, {max(gaps, default=0):.3f} apart at most")
+    assert max(gaps, default=0) < NEAR
+    assert len(gaps) < 0.1 * num_tokens
 
 
 def test_logits_are_no_further_from_exact_than_those_of_llama_cpp(model: Path, exact: Path) -> None:

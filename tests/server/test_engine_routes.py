@@ -117,9 +117,25 @@ def test_properties_and_slots(server: Running) -> None:
     assert server.get("/slots?model=nobody").status == 404
 
 
+def test_the_tokenizer_is_described_as_by_vllm(server: Running) -> None:
+    """lm-evaluation-harness tokenizes by the server if it has this route and `/tokenize`."""
+    server.post("/api/generate", {"model": "guide"})
+    found = server.get("/tokenizer_info").json
+    props = server.get("/props").json
+    assert found["model"] == "guide:latest"
+    assert found["eos_token"] == props["eos_token"] != ""
+    assert found["model_max_length"] == props["default_generation_settings"]["n_ctx"]
+    assert found["chat_template"]
+    (eos,) = server.post("/tokenize", {"prompt": found["eos_token"], "add_special_tokens": False}).json[
+        "tokens"
+    ]
+    assert type(eos) is int
+    assert server.get("/tokenizer_info?model=nobody").status == 404
+
+
 def test_without_a_model_in_memory_there_is_none_to_mean(fake: Running) -> None:
     assert fake.get("/slots").json == []
-    assert fake.get("/props").status == 400
+    assert fake.get("/props").status == fake.get("/tokenizer_info").status == 400
     reply = fake.post("/tokenize", {"content": "x"})
     assert (reply.status, "model is required" in reply.json["error"]["message"]) == (400, True)
 
@@ -192,7 +208,7 @@ def test_what_a_response_was_asked(server: Running) -> None:
 def test_keys_hold_for_these_routes_too(tmp_path: Path, script: Script) -> None:
     settings = Settings(address=SOMEWHERE, api_keys=("one", "two"))
     with running(settings, tmp_path, script.open) as server:
-        for path in ("/props", "/slots", "/v1/responses/x/input_items"):
+        for path in ("/props", "/slots", "/tokenizer_info", "/v1/responses/x/input_items"):
             assert server.get(path).status == 401
         for path in ("/tokenize", "/detokenize", "/infill", "/apply-template", "/rerank", "/v2/rerank"):
             assert server.post(path, {}).status == 401

@@ -106,6 +106,7 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
     ]
     ours |= {f"POST {path}" for path in others}
     gets = ["/health", "/metrics", "/openapi.json", "/docs", "/props", "/slots", "/lora-adapters"]
+    gets.append("/tokenizer_info")
     gets += [
         "/v1/health",
         "/version",

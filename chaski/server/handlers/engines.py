@@ -20,7 +20,7 @@ from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.models.loaded import LoadedModel
 from chaski.server.network.large_json import Items
 
-__all__ = ["apply_template", "detokenize", "model_of", "props", "slots", "tokenize"]
+__all__ = ["apply_template", "detokenize", "model_of", "props", "slots", "tokenize", "tokenizer_info"]
 
 
 async def model_of(http: HTTPRequest, able: Callable[[ModelInfo], bool] | None = None) -> str:
@@ -130,6 +130,23 @@ async def props(http: HTTPRequest) -> Reply:
         "eos_token": sources.eos,
         "build_info": f"chaski {__version__}",
         "is_sleeping": False,
+    }
+
+
+async def tokenizer_info(http: HTTPRequest) -> Reply:
+    """Return the special tokens and the template of a model in memory, in vLLM's form."""
+    loaded = await _loaded(http)
+    if not loaded:
+        raise OptionError("no such model is in memory; send it a request first")
+    _, info = await asyncio.to_thread(http.services.catalog.look_up, loaded[0].name)
+    sources = info.sources
+    return {
+        "tokenizer_class": "GGUF",
+        "model": loaded[0].name,
+        "model_max_length": loaded[0].info.context,
+        "bos_token": sources.bos or None,
+        "eos_token": sources.eos or None,
+        "chat_template": sources.jinja,
     }
 
 
