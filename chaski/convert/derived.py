@@ -48,7 +48,7 @@ _IN_LAYER: Mapping[str, str] = {
     "attn.Wqkv mixer.qkv_proj",
     "attn_sinks": "self_attn.sinks self_attn.attention_sink_bias",
     "attn_v": "self_attn.v_proj attention.v_proj attn.v_proj mixer.v_proj attn.attention.v_proj attention.wv",
-    "exp_probs_b": "mlp.gate.e_score_correction_bias mlp.expert_bias "
+    "exp_probs_b": "mlp.gate.e_score_correction_bias mlp.e_score_correction_bias mlp.expert_bias "
     "block_sparse_moe.e_score_correction_bias mixer.gate.e_score_correction_bias mlp.gate.expert_bias "
     "feed_forward.expert_bias mlp.moe_statics.e_score_correction_bias",
     "ffn_down": "mlp.down_proj feed_forward.down_proj mlp.dense_4h_to_h mlp.c_proj mlp.fc2 mixer.down_proj "

@@ -39,10 +39,10 @@ def expert_metadata(config: Config, *more: str) -> Metadata:
 
     more: further keys of GGUF that the family has.
     """
-    entries: Metadata = {
-        "expert_count": first(config, _COUNT, int),
-        "expert_used_count": first(config, _USED, int),
-    }
+    entries: Metadata = {}
+    for key, names in (("expert_count", _COUNT), ("expert_used_count", _USED)):
+        if any(name in config for name in names):
+            entries[key] = first(config, names, int)
     for key, name in (("expert_group_count", "n_group"), ("expert_group_used_count", "topk_group")):
         if name in config:
             entries[key] = config.get(name, int)
