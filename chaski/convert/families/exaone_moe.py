@@ -1,0 +1,42 @@
+"""K-EXAONE (LG AI Research 2026)."""
+
+from __future__ import annotations
+
+from chaski.convert.config import Config
+from chaski.convert.derived import derived_family
+from chaski.convert.experts import expert_metadata
+from chaski.convert.metadata import Metadata, common_metadata
+from chaski.ml.moe_ops import Gating
+
+
+def metadata(config: Config) -> Metadata:
+    layers, dense = config.count("num_hidden_layers"), config.get("first_k_dense_replace", int, 0)
+    config.expect("hidden_act", "silu")
+    config.expect("mlp_layer_types", ["dense"] * dense + ["sparse"] * (layers - dense))
+    shared = config.get("num_shared_experts", int) * config.get("moe_intermediate_size", int)
+    kinds = config.list("layer_types", str)
+    return (
+        common_metadata(config, rope_tensors=("llama3",))
+        | {"expert_gating_func": Gating.SIGMOID + 1}
+        | expert_metadata(
+            config,
+            "expert_feed_forward_length",
+            "expert_shared_count",
+            "expert_weights_norm",
+            "expert_weights_scale",
+            "leading_dense_block_count",
+        )
+        | {
+            "context_length": config.get("max_position_embeddings", int),
+            "vocab_size": config.get("vocab_size", int),
+            "attention.sliding_window": config.get("sliding_window", int),
+            "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds],
+            "expert_shared_feed_forward_length": shared,
+            "leading_dense_block_count": dense,
+            "rope.scaling.type": "none",
+        }
+    )
+
+
+FAMILY = derived_family("exaone-moe", metadata, unused=(r"mtp\..*",))
+CHECKPOINTS = ("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM")
