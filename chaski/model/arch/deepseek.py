@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import RouterConfig
+from chaski.ml.nn import DecoderLayer, RouterConfig
 from chaski.model.arch import llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
@@ -17,14 +17,18 @@ ARCHITECTURE = Architecture("deepseek", "DeepSeek MoE 16B", reads=("leading_dens
 class Model(llama.Model):
     """A model with experts in most layers. It leaves out the blocks for multi-token prediction after them."""
 
-    def __init__(self, file: GGUFFile) -> None:
-        super().__init__(file)
-        for index, dense in dense_layers(file, self.config).items():
-            self.blk[index].ffn = dense
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
+        super().__init__(file, projector)
         self.unused = nextn_blocks(file, self.config)
 
     def read_config(self, file: GGUFFile) -> DecoderConfig:
         return trunk_config(file, super().read_config(file))
+
+    def layers(self, file: GGUFFile) -> list[DecoderLayer]:
+        layers = super().layers(file)
+        for index, dense in dense_layers(file, self.config).items():
+            layers[index].ffn = dense
+        return layers
 
     def ffn(self, file: GGUFFile) -> llama.FeedForward:
         return experts(file, self.config, self.router(file))
