@@ -20,9 +20,9 @@ _SCORES = ("score_function", "scoring_func", "score_func", "moe_router_activatio
 _STATED: Mapping[str, tuple[str, type[int] | type[float] | type[bool]]] = {
     "expert_feed_forward_length": ("moe_intermediate_size", int),
     "expert_shared_count": ("n_shared_experts num_shared_experts moe_num_shared_experts", int),
-    "expert_weights_norm": ("norm_topk_prob", bool),
-    "expert_weights_scale": ("routed_scaling_factor", float),
-    "leading_dense_block_count": ("first_k_dense_replace", int),
+    "expert_weights_norm": ("norm_topk_prob route_norm", bool),
+    "expert_weights_scale": ("routed_scaling_factor route_scale", float),
+    "leading_dense_block_count": ("first_k_dense_replace num_dense_layers", int),
 }
 """GGUF's keys that not all families have, the names in configurations, and the kind of value."""
 

@@ -81,7 +81,7 @@ class Model(Module):
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         self.config = config = DecoderConfig.read(file)
         self.context = config.context_length
-        self._taps = file.get("lfm2.shortconv.l_cache", int)
+        self._taps = file.get(f"{file.architecture}.shortconv.l_cache", int)
         self.token_embd = Embedding(config.vocab_size, config.hidden_size)
         self.blk = [
             AttentionLayer(config) if heads else ConvLayer(config, self._taps)
