@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -129,22 +130,27 @@ def derived_family(
     """
 
     def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
-        return _Derivation(config, names, {**_ALWAYS, **special(config)}).of(
-            _model(architecture, metadata, config)
-        )
+        derivation = _Derivation(config, names, {**_ALWAYS, **special(config)})
+        return derivation.of(_model(architecture, metadata(config), config, derivation))
 
     return Family(architecture, metadata, tensors, **options)
 
 
-def _model(architecture: str, metadata: Callable[[Config], Metadata], config: Config) -> Any:
-    """Return the native model with its weights declared, for metadata without a file."""
+def _model(architecture: str, metadata: Metadata, config: Config, derivation: _Derivation) -> Any:
+    """Return the native model with its weights declared, for metadata without a file.
+
+    A model may look at the names of the tensors of a file, but not at their shapes.
+    """
     entries: dict[str, Any] = {
         f"{architecture}.{key}": np.array(value) if isinstance(value, list) else value
-        for key, value in metadata(config).items()
+        for key, value in metadata.items()
     }
     shape = config.get("vocab_size", int), entries[f"{architecture}.embedding_length"]
     table = TensorInfo("token_embd.weight", shape, QuantType.F32, config.path, 0, 0, np.empty(0, np.uint8))
-    file = GGUFFile(config.path, {"general.architecture": architecture, **entries}, {table.name: table})
+    layers = entries[f"{architecture}.block_count"]
+    tensors = {name: replace(table, name=name, shape=()) for name in derivation.in_layers(layers)}
+    tensors[table.name] = table
+    file = GGUFFile(config.path, {"general.architecture": architecture, **entries}, tensors)
     return model_class(architecture)(file)
 
 
@@ -153,6 +159,11 @@ class _Derivation:
 
     def __init__(self, config: Config, names: Set[str], special: Specials) -> None:
         self._config, self._names, self._special = config, names, special
+
+    def in_layers(self, count: int) -> Iterator[str]:
+        """Yield the usual names in GGUF of the tensors of `count` layers that the checkpoint has."""
+        names = (f"blk.{layer}.{stem}.weight" for layer in range(count) for stem in _IN_LAYER)
+        return (name for name in names if self._source(name) is not None)
 
     def of(self, model: Any) -> Iterator[Planned]:
         joined = dict(self._joined(model.joined_weights()))

@@ -9,7 +9,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.moe_ops import Gating, Groups
-from chaski.ml.nn import MoE, MoEWithSharedExpert, RouterConfig, SharedExpert, SwiGLU
+from chaski.ml.nn import ChoiceBias, MoE, MoEWithSharedExpert, RouterConfig, SharedExpert, SwiGLU
 from chaski.model.config import DecoderConfig
 
 __all__ = ["dense_layers", "experts", "read_router"]
@@ -59,23 +59,29 @@ def experts(
     config: DecoderConfig,
     router: RouterConfig,
     activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu,
+    bias: ChoiceBias | None = None,
 ) -> MoE | MoEWithSharedExpert:
-    """Return the experts of a layer, with the shared ones if the file has some."""
+    """Return the experts of a layer, with the shared ones if the file has some; `bias` as in `MoE`."""
     arch, size = file.architecture, config.hidden_size
     hidden = file.get(f"{arch}.expert_feed_forward_length", int, 0) or config.ffn_size
     count = file.get(f"{arch}.expert_shared_count", int, 0)
     shared = file.get(f"{arch}.expert_shared_feed_forward_length", int, 0) or count * hidden
-    chosen = MoE(size, hidden, router, activation)
+    chosen = MoE(size, hidden, router, activation, bias)
     return MoEWithSharedExpert(chosen, SharedExpert(size, shared)) if shared else chosen
 
 
 def dense_layers(file: GGUFFile, config: DecoderConfig) -> dict[int, SwiGLU]:
     """Return the feed-forward blocks of the layers without experts, by the number of the layer.
 
-    These are the leading layers, and all others but every `interleave_moe_layer_step`-th.
+    These are the leading layers, and all others but every `interleave_moe_layer_step`-th. Files without these
+    keys have no router in such layers.
     """
     arch = file.architecture
     leading = file.get(f"{arch}.leading_dense_block_count", int, 0)
     step = file.get(f"{arch}.interleave_moe_layer_step", int, 0) or 1
-    layers = [index for index in range(config.num_layers) if index < leading or (index + 1) % step]
+    layers = [
+        index
+        for index in range(config.num_layers)
+        if index < leading or (index + 1) % step or f"blk.{index}.ffn_gate.weight" in file.tensors
+    ]
     return {index: SwiGLU(config.hidden_size, config.ffn_sizes[index]) for index in layers}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.experts import expert_metadata
-from chaski.convert.metadata import Metadata, common_metadata
+from chaski.convert.metadata import Metadata, common_metadata, windows
 from chaski.ml.moe_ops import Gating
+
+_PERIOD = 4
 
 
 def metadata(config: Config) -> Metadata:
@@ -14,7 +16,6 @@ def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
     config.expect("mlp_layer_types", ["dense"] * dense + ["sparse"] * (layers - dense))
     shared = config.get("num_shared_experts", int) * config.get("moe_intermediate_size", int)
-    kinds = config.list("layer_types", str)
     return (
         common_metadata(config, rope_tensors=("llama3",))
         | {"expert_gating_func": Gating.SIGMOID + 1}
@@ -29,12 +30,11 @@ def metadata(config: Config) -> Metadata:
         | {
             "context_length": config.get("max_position_embeddings", int),
             "vocab_size": config.get("vocab_size", int),
-            "attention.sliding_window": config.get("sliding_window", int),
-            "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds],
             "expert_shared_feed_forward_length": shared,
             "leading_dense_block_count": dense,
             "rope.scaling.type": "none",
         }
+        | windows(config, _PERIOD)
     )
 
 

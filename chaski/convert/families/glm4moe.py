@@ -29,4 +29,4 @@ def metadata(config: Config) -> Metadata:
 
 
 FAMILY = derived_family("glm4moe", metadata)
-CHECKPOINTS = ("Glm4MoeForCausalLM",)
+CHECKPOINTS = ("Glm4MoeForCausalLM", "SolarOpenForCausalLM")

@@ -16,6 +16,7 @@ from chaski.ml.nn.layers import (
 )
 from chaski.ml.nn.module import Joined, Module
 from chaski.ml.nn.moe import (
+    ChoiceBias,
     ExpertLinear,
     GatedSharedExpert,
     MoE,
@@ -28,6 +29,7 @@ from chaski.ml.nn.sandwich import DecoderLayer, PostNormLayer, SandwichLayer, ou
 
 __all__ = [
     "MLP",
+    "ChoiceBias",
     "ConvKernel",
     "DecoderLayer",
     "Embedding",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -21,7 +22,15 @@ from chaski.ml.moe_ops import (
 from chaski.ml.nn.layers import Linear
 from chaski.ml.nn.module import Joined, Module
 
-__all__ = ["ExpertLinear", "GatedSharedExpert", "MoE", "MoEWithSharedExpert", "RouterConfig", "SharedExpert"]
+__all__ = [
+    "ChoiceBias",
+    "ExpertLinear",
+    "GatedSharedExpert",
+    "MoE",
+    "MoEWithSharedExpert",
+    "RouterConfig",
+    "SharedExpert",
+]
 
 
 class RouterConfig(Struct, frozen=True):
@@ -41,6 +50,13 @@ class RouterConfig(Struct, frozen=True):
     has_bias: bool = False
     weighs_inputs: bool = False
     groups: Groups = ONE_GROUP
+
+
+class ChoiceBias(Protocol):
+    """A module with the bias of the choice of experts."""
+
+    @property
+    def bias(self) -> Weight: ...
 
 
 class _Bias(Module):
@@ -64,7 +80,8 @@ class ExpertLinear(Module):
 class MoE(Module):
     """A mixture of gated feed-forward blocks of `hidden` elements. Each token uses a few of them.
 
-    `activation` combines gate and up. The router reads x, or `chooser` instead.
+    `activation` combines gate and up. `bias` is for files that name it otherwise. The router reads x, or
+    `chooser` instead.
     """
 
     inline = True
@@ -76,11 +93,12 @@ class MoE(Module):
         hidden: int,
         config: RouterConfig,
         activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu,
+        bias: ChoiceBias | None = None,
     ) -> None:
         self._router = config
         self._activation = activation
         self.ffn_gate_inp = Linear(size, config.num_experts)
-        self.exp_probs_b = _Bias(config.num_experts, optional=not config.has_bias)
+        self.exp_probs_b = bias or _Bias(config.num_experts, optional=not config.has_bias)
         self.ffn_gate_exps = ExpertLinear(config.num_experts, size, hidden)
         self.ffn_up_exps = ExpertLinear(config.num_experts, size, hidden)
         self.ffn_down_exps = ExpertLinear(config.num_experts, hidden, size)
