@@ -1,0 +1,61 @@
+"""MiMo V2 (Xiaomi 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaski.convert.config import Config
+from chaski.convert.derived import Special, derived_family
+from chaski.convert.experts import expert_metadata
+from chaski.convert.metadata import Metadata, common_metadata, head_size, rope, windows
+from chaski.ml.moe_ops import Gating
+
+_PERIOD = 6
+_DOUBLED = 2
+
+
+def metadata(config: Config) -> Metadata:
+    config.expect("hidden_act", "silu")
+    config.expect("topk_method", "noaux_tc")
+    config.expect("norm_topk_prob", True)
+    config.expect("routed_scaling_factor", 1.0)
+    config.expect("add_full_attention_sink_bias", False)
+    near_heads = config.get("swa_num_key_value_heads", int, _DOUBLED * config.get("num_key_value_heads", int))
+    names = {"rms_norm_eps": config.get("layernorm_epsilon", float, config.get("rms_norm_eps", float, 1e-5))}
+    entries = common_metadata(Config(config.path, names).over(config)) | _windows(config)
+    share = config.get("partial_rotary_factor", float, 0.334)
+    near = rope(config, "sliding_attention")
+    flags = entries["attention.sliding_window_pattern"]
+    heads = config.get("num_key_value_heads", int)
+    return (
+        entries
+        | {"expert_gating_func": Gating.SIGMOID + 1}
+        | expert_metadata(config, "expert_feed_forward_length")
+        | {
+            "context_length": config.get("max_position_embeddings", int),
+            "attention.head_count_kv": [near_heads if is_near else heads for is_near in flags],
+            "attention.value_length": config.get("v_head_dim", int),
+            "attention.value_scale": config.get("attention_value_scale", float, 1.0),
+            "rope.dimension_count": int(
+                head_size(config) * rope(config).get("partial_rotary_factor", float, share)
+            ),
+            "rope.freq_base_swa": config.get("swa_rope_theta", float, near.get("rope_theta", float, 10000.0)),
+        }
+    )
+
+
+def _windows(config: Config) -> Metadata:
+    """Return the keys of the windows, from old or new configurations."""
+    if "hybrid_layer_pattern" in config:
+        kinds = ["full_attention", "sliding_attention"]
+        types = [kinds[each] for each in config.list("hybrid_layer_pattern", int)]
+        config = Config(config.path, {"layer_types": types}).over(config)
+    return windows(config, _PERIOD)
+
+
+def special(config: Config) -> Mapping[str, Special]:
+    return {"attn_sinks": Special(sources=("self_attn.attention_sink_bias", "self_attn.sinks"))}
+
+
+FAMILY = derived_family("mimo2", metadata, special, unused=(r"mtp\..*",))
+CHECKPOINTS = ("MiMoV2FlashForCausalLM",)
