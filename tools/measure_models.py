@@ -1,6 +1,6 @@
 """Write chaski/cli/measured.json: facts about each architecture from running the tiny models of tests/data.
 
-    PYTHONPATH=. python -m tools.measure_models
+    PYTHONPATH=. python -m tools.measure_models [--new]
 
 It records two differences: of logits (or embeddings, for models without text output) from those of
 transformers, which are stored next to the models; and of the scores of the likeliest tokens from llama.cpp's,
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -270,21 +271,24 @@ def _rounded_up(value: float) -> float:
     return float(f"{math.ceil(value / unit) * unit:.0e}")
 
 
-def measured_rows(*, with_llama_cpp: bool) -> dict[str, Measured]:
-    """Return the facts of every architecture."""
+def measured_rows(*, with_llama_cpp: bool, known: Collection[str] = ()) -> dict[str, Measured]:
+    """Return the facts of every architecture that is not among the known ones."""
     found = defaultdict(list)
     with TemporaryDirectory() as folder:
         for architecture, path in models(Path(folder)):
+            if architecture in known:
+                continue
             found[architecture].append(measure(architecture, path, with_llama_cpp=with_llama_cpp))
     return {name: merged(several) for name, several in sorted(found.items())}
 
 
 def main() -> None:
-    """Measure all models."""
+    """Measure all models, or with --new those that have no row yet."""
     if find_spec("xllamacpp") is None:
         raise SystemExit("xllamacpp is not installed, so its column would be lost")
-    rows = measured_rows(with_llama_cpp=True)
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    rows: dict[str, Measured] = json.loads(MEASURED.read_text()) if "--new" in sys.argv[1:] else {}
+    rows |= measured_rows(with_llama_cpp=True, known=rows)
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
     MEASURED.write_text(f"{{\n{lines}\n}}\n")
 
 
