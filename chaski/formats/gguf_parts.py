@@ -24,7 +24,7 @@ def write_in_parts(
     max_bytes: the most bytes of tensors in a part; a larger tensor is alone in its part. None: one file. A
     file that is small enough is written as `path`.
     The first part contains the metadata. It is written last, so that it appears when the others are complete.
-    Raises FormatError for content that the format cannot hold.
+    Raises FormatError for content that the format cannot hold; no part remains in that case.
     """
     parts = [tensors] if max_bytes is None else list(_parts(tensors, max_bytes))
     if len(parts) == 1:
@@ -32,13 +32,20 @@ def write_in_parts(
         return [path]
     stem, count = path.name.removesuffix(".gguf"), len(parts)
     paths = [path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
-    for index in chain(range(1, count), [0]):
-        keys: dict[str, MetadataValue] = {
-            "split.no": np.uint16(index),
-            "split.count": np.uint16(count),
-            "split.tensors.count": np.int32(len(tensors)),
-        }
-        write_gguf(paths[index], keys if index else {**metadata, **keys}, parts[index])
+    written: list[Path] = []
+    try:
+        for index in chain(range(1, count), [0]):
+            keys: dict[str, MetadataValue] = {
+                "split.no": np.uint16(index),
+                "split.count": np.uint16(count),
+                "split.tensors.count": np.int32(len(tensors)),
+            }
+            write_gguf(paths[index], keys if index else {**metadata, **keys}, parts[index])
+            written.append(paths[index])
+    except BaseException:
+        for part in written:
+            part.unlink(missing_ok=True)
+        raise
     return paths
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chaski.errors import FormatError
 from chaski.formats.gguf import GGUFFile, open_gguf
 from chaski.formats.gguf_parts import write_in_parts
 from chaski.formats.gguf_writer import LazyTensor
@@ -81,3 +82,10 @@ def test_the_first_part_appears_last(tmp_path: Path) -> None:
     write_in_parts(tmp_path / "m.gguf", METADATA, given, 4)
     assert seen == [["m-00002-of-00003.gguf", "m-00003-of-00003.gguf"]]
     assert isinstance(open_gguf(tmp_path / "m-00003-of-00003.gguf"), GGUFFile)
+
+
+def test_no_part_remains_after_an_error(tmp_path: Path) -> None:
+    short = LazyTensor((2,), QuantType.F32, partial(zeros, 4))
+    with pytest.raises(FormatError, match="tensor 'short' takes 8 bytes"):
+        write_in_parts(tmp_path / "m.gguf", METADATA, {**tensors(4, 4), "short": short, "last": short}, 4)
+    assert not list(tmp_path.iterdir())
