@@ -42,6 +42,11 @@ def test_decoded_values(name: str) -> None:
         np.testing.assert_array_equal(np.asarray(tensor.data[1:4]), values[1:4])
         np.testing.assert_array_equal(np.asarray(tensor.data[::-2]), values[::-2])
         np.testing.assert_array_equal(np.asarray(tensor.data[:, 2:].T), values[:, 2:].T)
+        np.testing.assert_array_equal(np.asarray(tensor.data[1]), values[1])
+        np.testing.assert_array_equal(np.moveaxis(tensor.data, 0, 1)[[2, 0]], values.T[[2, 0]])
+        np.testing.assert_array_equal(np.concatenate([tensor.data, tensor.data]), np.tile(values, (2, 1)))
+        assert tensor.data.any() == values.any()
+        assert tensor.data.ravel()[-1] == values[-1, -1]
 
 
 @pytest.mark.parametrize("name", FORMATS)

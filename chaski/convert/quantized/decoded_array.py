@@ -62,7 +62,7 @@ class _DecodedArray:
 
     NumPy decodes the elements of a view when it makes an array of it. Rows that remain whole are decoded
     alone. For other views, such as parts of a transposed matrix, all rows between the first and the last one
-    are decoded; the last decoded block is kept for the next part.
+    are decoded; the last decoded block is kept for the next part. Any other operation decodes all elements.
     """
 
     dtype = np.dtype(np.float32)
@@ -107,8 +107,11 @@ class _DecodedArray:
     def transpose(self, *axes: Any) -> _DecodedArray:
         return self._view(lambda each: each.transpose(*axes))
 
-    def any(self) -> bool:
-        return bool(np.asarray(self).any())
+    def __getattr__(self, name: str) -> Any:
+        """Return what the decoded array has, for operations that are not views of whole matrices."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         values = self._elements().reshape(self.shape)
