@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 
-from chaski.convert.quantized.gptq import awq_weights, gptq_weights
+from chaski.convert.quantized.awq import gemm_weights
+from chaski.convert.quantized.gptq import gptq_weights
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.convert.quantized.pairs import decode_pairs
 from chaski.convert.quantized.scaled import decode_scaled
@@ -21,7 +22,7 @@ def _small_floats(stored: Stored) -> Iterator[Decoded]:
 
 _FORMATS: Mapping[str, Callable[[Stored], Iterator[Decoded]]] = {
     "auto_round": partial(gptq_weights, zero_offset=0),
-    "auto_round:auto_awq": awq_weights,
+    "auto_round:auto_awq": gemm_weights,
     "auto_round:auto_gptq": partial(gptq_weights, zero_offset=1),
     "auto_round:fp8_static": _small_floats,
     "auto_round:gptqmodel": partial(gptq_weights, zero_offset=0),

@@ -9,10 +9,11 @@ from msgspec import Struct
 
 from chaski.convert.config import Config, read_json
 from chaski.convert.quantized.auto_round import decode_auto_round
+from chaski.convert.quantized.awq import decode_awq
 from chaski.convert.quantized.bitnet import decode_bitnet
 from chaski.convert.quantized.bitsandbytes import decode_int8, decode_nf4
 from chaski.convert.quantized.compressed import decode_packed
-from chaski.convert.quantized.gptq import decode_awq, decode_gptq
+from chaski.convert.quantized.gptq import decode_gptq
 from chaski.convert.quantized.mlx import decode_mlx
 from chaski.convert.quantized.module import Decoded, Stored
 from chaski.convert.quantized.pairs import decode_blocks, decode_pairs
