@@ -23,7 +23,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 if not all(map(find_spec, ("compressed_tensors", "bitsandbytes", "auto_gptq", "awq"))):
     pytest.skip("packages that quantize are not installed", allow_module_level=True)
 make_quantized = pytest.importorskip("tools.fixtures.make_quantized")
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,
