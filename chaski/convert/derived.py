@@ -95,9 +95,11 @@ class Special(Struct, frozen=True, kw_only=True):
 
     sources: names in the checkpoint, tried before those of the table; `{e}` is the number of an expert.
     arrange, shift, function, source_shape: as in `Mapped`.
+    shown: the shape that a model sees which chooses between its parts by the shapes of tensors in the file.
     """
 
     sources: tuple[str, ...] = ()
+    shown: TensorShape = ()
     arrange: Arrange = as_it_is
     shift: float = 0.0
     function: Callable[[F32], F32] | None = None
@@ -148,7 +150,7 @@ def _model(architecture: str, metadata: Metadata, config: Config, derivation: _D
     shape = config.get("vocab_size", int), entries[f"{architecture}.embedding_length"]
     table = TensorInfo("token_embd.weight", shape, QuantType.F32, config.path, 0, 0, np.empty(0, np.uint8))
     layers = entries[f"{architecture}.block_count"]
-    tensors = {name: replace(table, name=name, shape=()) for name in derivation.in_layers(layers)}
+    tensors = {name: replace(table, name=name, shape=shown) for name, shown in derivation.in_layers(layers)}
     tensors[table.name] = table
     file = GGUFFile(config.path, {"general.architecture": architecture, **entries}, tensors)
     return model_class(architecture)(file)
@@ -160,10 +162,12 @@ class _Derivation:
     def __init__(self, config: Config, names: Set[str], special: Specials) -> None:
         self._config, self._names, self._special = config, names, special
 
-    def in_layers(self, count: int) -> Iterator[str]:
-        """Yield the usual names in GGUF of the tensors of `count` layers that the checkpoint has."""
-        names = (f"blk.{layer}.{stem}.weight" for layer in range(count) for stem in _IN_LAYER)
-        return (name for name in names if self._source(name) is not None)
+    def in_layers(self, count: int) -> Iterator[tuple[str, TensorShape]]:
+        """Yield GGUF's names of the tensors of `count` layers in the checkpoint, and the shapes to show."""
+        stems = {**_IN_LAYER, **self._special}
+        for name in (f"blk.{layer}.{stem}.weight" for layer in range(count) for stem in stems):
+            if self._source(name) is not None:
+                yield name, self._rule(name).shown
 
     def of(self, model: Any) -> Iterator[Planned]:
         joined = dict(self._joined(model.joined_weights()))

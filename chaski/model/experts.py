@@ -82,6 +82,11 @@ def dense_layers(file: GGUFFile, config: DecoderConfig) -> dict[int, SwiGLU]:
     layers = [
         index
         for index in range(config.num_layers)
-        if index < leading or (index + 1) % step or f"blk.{index}.ffn_gate.weight" in file.tensors
+        if index < leading or (index + 1) % step or _has_no_router(file, f"blk.{index}.")
     ]
     return {index: SwiGLU(config.hidden_size, config.ffn_sizes[index]) for index in layers}
+
+
+def _has_no_router(file: GGUFFile, layer: str) -> bool:
+    has_gate = f"{layer}ffn_gate.weight" in file.tensors
+    return has_gate and f"{layer}ffn_gate_inp.weight" not in file.tensors
