@@ -18,6 +18,7 @@ __all__ = [
     "is_recurrent",
     "kv_heads",
     "num_tokens",
+    "of_layers",
     "patches_a_side",
     "read_normal",
     "refuse",
@@ -59,17 +60,19 @@ class DecoderConfig(Struct, frozen=True):
         is_causal: bool = True,
         pooling: Pooling | None = None,
         vocab_size: int | None = None,
+        num_heads: int | None = None,
     ) -> DecoderConfig:
         """Read the configuration of a file. Defaults apply to keys that the file does not contain.
 
         eps: the key of the norms' epsilon
         vocab_size: the target's, for a draft without embeddings
+        num_heads: the heads of a layer, for a model whose layers have different numbers of them
 
         Raises ModelError for a key that is missing or has another type, UnsupportedError for a value.
         """
         arch = file.architecture
         hidden_size = file.get(f"{arch}.embedding_length", int)
-        num_heads = same_in_all_layers(file, f"{arch}.attention.head_count")
+        num_heads = num_heads or same_in_all_layers(file, f"{arch}.attention.head_count")
         # Ollama's converter writes 0 for values that a checkpoint does not contain.
         head_size = file.get(f"{arch}.attention.key_length", int, 0) or hidden_size // num_heads
         pooling = read_pooling(file) or pooling
@@ -143,10 +146,10 @@ def kv_heads(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
     key = f"{file.architecture}.attention.head_count_kv"
     if key not in file.metadata:
         return (same_in_all_layers(file, f"{file.architecture}.attention.head_count"),) * num_layers
-    return _of_layers(file, key, num_layers)
+    return of_layers(file, key, num_layers)
 
 
-def _of_layers(file: GGUFFile, key: str, num_layers: int) -> tuple[int, ...]:
+def of_layers(file: GGUFFile, key: str, num_layers: int) -> tuple[int, ...]:
     """Return a number for each layer; files store one for all layers or one for each."""
     if isinstance(file.metadata.get(key), np.ndarray):
         return tuple(int(number) for number in file.get(key, list[int]))
@@ -158,7 +161,7 @@ def _ffn_sizes(file: GGUFFile, num_layers: int) -> tuple[int, ...]:
     key = f"{file.architecture}.feed_forward_length"
     if key not in file.metadata and file.get(f"{file.architecture}.expert_count", int, 0):
         return (0,) * num_layers
-    return _of_layers(file, key, num_layers)
+    return of_layers(file, key, num_layers)
 
 
 def is_recurrent(file: GGUFFile, num_layers: int, interval: int) -> list[bool]:

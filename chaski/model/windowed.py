@@ -35,11 +35,13 @@ class Attention(llama.Attention):
 class WindowedModel(llama.Model):
     """Llama in which layers may have a window.
 
-    period: every layer of this number sees all tokens, unless the file defines the layers.
+    period: one of these many layers sees all tokens, unless the file defines the layers; `sees_all` is its
+    index among them.
     window: the tokens that a layer with a window sees, None in files without windows.
     """
 
     period = 4
+    sees_all = -1
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         self.window = file.get(f"{file.architecture}.attention.sliding_window", int, 0) or None
@@ -48,7 +50,9 @@ class WindowedModel(llama.Model):
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
         count = self.config.num_layers
         has_windows = self.window is not None
-        self.is_near = sliding_layers(file, count, self.period) if has_windows else (False,) * count
+        self.is_near = (False,) * count
+        if has_windows:
+            self.is_near = sliding_layers(file, count, self.period, sees_all=self.sees_all)
         return [self.layer_of(file, is_near) for is_near in self.is_near]
 
     def layer_of(self, file: GGUFFile, is_near: bool) -> DecoderLayer:
