@@ -125,6 +125,19 @@ def likeliest(model: Logits, prompt: list[int], answer: list[int]) -> list[int]:
     return found
 
 
+def greedy(model: Logits, prompt: list[int], count: int) -> list[tuple[int, float]]:
+    """Return the most likely tokens after a prompt, with the gap to the second most likely one."""
+    model.begin()
+    found: list[tuple[int, float]] = []
+    ids = prompt
+    for _ in range(count):
+        row = model.after(ids, len(ids) - 1)[0]
+        second, first = np.partition(row, -2)[-2:]
+        ids = [int(row.argmax())]
+        found.append((ids[0], float(first - second)))
+    return found
+
+
 @contextmanager
 def _silent() -> Iterator[None]:
     """Keep llama.cpp's log out of the answer."""

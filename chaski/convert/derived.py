@@ -193,6 +193,8 @@ class _Derivation:
             yield whole, (planned, [name for name, _ in parts])
 
     def _tensor(self, name: str, weight: Weight) -> Iterator[Planned]:
+        if weight.constant is not None:
+            return
         is_optional = weight.optional and not (name == "output.weight" and not self._is_tied())
         if not is_optional or self._source(name) is not None:
             yield self._mapped(name, weight.stored or weight.shape)

@@ -16,15 +16,22 @@ __all__ = [
     "common_metadata",
     "context_length",
     "head_size",
+    "layer_types",
     "llama3_rope_factors",
     "num_rotated",
     "refuse_attention_factor",
     "rope",
     "windows",
+    "with_usual_rope",
 ]
 
 Metadata = dict[str, MetadataValue]
 
+_EPSILONS = {
+    "layer_norm_rms_epsilon": ("norm_eps", "rms_norm_eps"),
+    "layer_norm_epsilon": ("norm_epsilon", "layer_norm_epsilon", "layer_norm_eps"),
+}
+_USUAL_BASE = 10000.0
 _LARGEST_HEAD = 1 << 16
 
 
@@ -63,8 +70,7 @@ def common_metadata(config: Config, *, truncate: bool = True, rope_tensors: tupl
         "embedding_length": config.get("hidden_size", int),
         "attention.head_count": heads,
         "attention.head_count_kv": config.get("num_key_value_heads", int, heads),
-        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", float),
-    }
+    } | _epsilons(config)
     if "intermediate_size" in config or "num_experts" not in config:  # else no layer is dense
         entries["feed_forward_length"] = config.get("intermediate_size", int)
     if "head_dim" in config:
@@ -72,22 +78,45 @@ def common_metadata(config: Config, *, truncate: bool = True, rope_tensors: tupl
     return entries | _rope_metadata(config, truncate, rope_tensors)
 
 
-def windows(config: Config, period: int) -> Metadata:
-    """Return the keys of layers with a window, if there are any; with `period`, where it is not stated.
+def _epsilons(config: Config) -> Metadata:
+    """Return the epsilons of norms. Files have both if a configuration has both."""
+    found: Metadata = {
+        f"attention.{name}": config.get(key, float)
+        for name, keys in _EPSILONS.items()
+        for key in keys
+        if key in config
+    }
+    return found or {"attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", float)}
 
-    Every layer of number `period` sees all tokens.
+
+def windows(config: Config, period: int) -> Metadata:
+    """Return the keys of layers with a window, if the configuration has windows.
+
+    period: every layer of this number sees all tokens, if the configuration does not define the layers.
     """
     if "sliding_window" not in config:
         return {}
-    usual = [
-        "sliding_attention" if layer % period else "full_attention"
-        for layer in range(1, config.count("num_hidden_layers") + 1)
-    ]
-    kinds = config.list("layer_types", str) or usual
+    kinds = config.list("layer_types", str) or layer_types(config, period)
     return {
         "attention.sliding_window": config.get("sliding_window", int),
         "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds],
     }
+
+
+def layer_types(config: Config, period: int) -> list[str]:
+    """Return the types of layers of which every one of number `period` sees all tokens."""
+    layers = range(1, config.count("num_hidden_layers") + 1)
+    return ["sliding_attention" if layer % period else "full_attention" for layer in layers]
+
+
+def with_usual_rope(config: Config, entries: Metadata) -> Metadata:
+    """Return `entries` without the rope's base, if readers of the architecture assume it.
+
+    Raises UnsupportedError for a scaled rope.
+    """
+    rope(config).expect("rope_type", "default")
+    is_usual = entries.get("rope.freq_base") == _USUAL_BASE
+    return {key: value for key, value in entries.items() if not (is_usual and key == "rope.freq_base")}
 
 
 def rope(config: Config, layer_type: str = "full_attention") -> Config:

@@ -116,6 +116,7 @@ class Weight(Struct, eq=False):
     `split` is the axis along which a backend may cut it, compute the parts separately and join the results
     with the same bits: outputs of a matrix (whole heads for attention), experts, or rows of a table.
     None means that every device needs all of it.
+    `constant` is the value of all elements of a vector that the model needs and files do not contain.
     `handle` is the backend's own form of the data.
     `scale` is a weight (1,) that multiplies all products with this one. Files may have it next to a matrix.
     """
@@ -126,6 +127,7 @@ class Weight(Struct, eq=False):
     plain: bool = False
     stored: tuple[int, ...] | None = None
     split: int | None = None
+    constant: float | None = None
     name: str = ""
     handle: object | None = None
     array: npt.NDArray[np.float32] | None = None

@@ -14,10 +14,12 @@ __all__ = [
     "ConvKernel",
     "Embedding",
     "FusedGLU",
+    "HeadNorms",
     "LayerNorm",
     "Linear",
     "Norm",
     "PatchEmbedding",
+    "PlainLayerNorm",
     "RMSNorm",
     "SwiGLU",
     "TransposedLinear",
@@ -103,6 +105,27 @@ class LayerNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.layer_norm(x, self.weight, self.bias if self.bias.is_present else None, self._eps)
+
+
+class PlainLayerNorm(LayerNorm):
+    """A layer norm without weights."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__(size, eps, optional=True)
+        self.weight = Weight((size,), constant=1.0)
+
+
+class HeadNorms(Module):
+    """A layer norm of each head of x (n, heads · size), with separate weights: (heads, size) in files."""
+
+    def __init__(self, heads: int, size: int, eps: float, optional: bool = False) -> None:
+        self._shape = heads, size
+        self._norm = PlainLayerNorm(size, eps)
+        self.weight = Weight((heads * size,), optional, stored=(heads, size))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        heads, size = self._shape
+        return ops.multiply_vector(self._norm(x.reshape(heads, size)).reshape(heads * size), self.weight)
 
 
 Norm: TypeAlias = RMSNorm | LayerNorm

@@ -8,7 +8,7 @@ from typing import Any
 from chaski.formats.gguf import GGUFFile
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import MLP, LayerNorm, Module, output_rows
+from chaski.ml.nn import MLP, DecoderLayer, LayerNorm, output_rows
 from chaski.model.arch import gpt2
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
@@ -16,7 +16,7 @@ from chaski.model.config import DecoderConfig
 ARCHITECTURE = Architecture("falcon", "Falcon 7B, 40B and 180B, Falcon 2")
 
 
-class Layer(Module):
+class Layer(DecoderLayer):
     """Both blocks read one norm of the states; in the larger models each reads its own."""
 
     def __init__(self, config: DecoderConfig, ffn: Callable[[Tensor], Tensor]) -> None:
@@ -33,7 +33,7 @@ class Layer(Module):
 
 
 class Model(gpt2.LayerNormDecoder):
-    def layer(self, file: GGUFFile) -> Any:
+    def layer(self, file: GGUFFile) -> Layer:
         return Layer(self.config, self.ffn())
 
     def ffn(self) -> Callable[[Tensor], Tensor]:

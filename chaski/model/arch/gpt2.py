@@ -9,7 +9,17 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
-from chaski.ml.nn import MLP, Embedding, Joined, LayerNorm, Linear, Module, attention, output_rows
+from chaski.ml.nn import (
+    MLP,
+    DecoderLayer,
+    Embedding,
+    Joined,
+    LayerNorm,
+    Linear,
+    Module,
+    attention,
+    output_rows,
+)
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
@@ -52,7 +62,7 @@ class Attention(Module):
         return self.attn_q(x), self.attn_k(x), self.attn_v(x)
 
 
-class Layer(Module):
+class Layer(DecoderLayer):
     """Attention, then the feed-forward block; each reads a norm and adds its output."""
 
     def __init__(self, config: DecoderConfig, attn: Attention, ffn: Callable[[Tensor], Tensor]) -> None:
@@ -75,16 +85,34 @@ class ParallelLayer(Layer):
         return x + h + self.ffn(self.ffn_norm(x))
 
 
+class OneNormLayer(DecoderLayer):
+    """Both blocks read the same norm of the states."""
+
+    def __init__(
+        self, config: DecoderConfig, attn: Callable[..., Tensor], ffn: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.attn_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
+        self.attn = attn
+        self.ffn = ffn
+
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
+        normed = self.attn_norm(x)
+        h, normed, x = output_rows(outputs, self.attn(normed, *context), normed, x)
+        return x + h + self.ffn(normed)
+
+
 class LayerNormDecoder(Decoder):
     """A decoder with layer norms; subclasses add positions: to the embeddings, by a rope or to the scores."""
 
     def __init__(self, file: GGUFFile) -> None:
         config = DecoderConfig.read(file, eps="layer_norm_epsilon")
         super().__init__(config)
-        self.output_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
         self.blk = [self.layer(file) for _ in range(config.num_layers)]
 
-    def layer(self, file: GGUFFile) -> Layer:
+    def norm(self, config: DecoderConfig) -> LayerNorm:
+        return LayerNorm(config.hidden_size, config.eps, bias=False)
+
+    def layer(self, file: GGUFFile) -> DecoderLayer:
         return Layer(self.config, Attention(self.config), self.ffn())
 
     def ffn(self) -> Callable[[Tensor], Tensor]:
