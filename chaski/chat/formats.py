@@ -12,6 +12,7 @@ from chaski.chat.arguments import read_arguments
 from chaski.chat.continuing import begun_field, continued
 from chaski.chat.images import with_image_parts, with_numbered_images, with_placed_images
 from chaski.chat.layout import without_placeholders
+from chaski.chat.switches import thinking_variables
 from chaski.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ class JinjaFormat(ChatFormat, frozen=True):
         assert self.template is not None
         if variables:
             _check_variables(variables, self.template.variables)
-        extra: dict[str, Any] = {**variables, **({} if think is None else _thinking_variables(think))}
+        switches = {} if think is None else thinking_variables(self.template, self.source or "", think)
+        extra: dict[str, Any] = {**switches, **variables}
 
         def write(turns: Sequence[Message], begins: bool) -> str:
             return self._written(turns, tools or None, {**extra, "add_generation_prompt": begins})
@@ -237,12 +239,6 @@ def _check_variables(given: Collection[str], known: Collection[str]) -> None:
         raise OptionError(
             f"chat_template_kwargs.{unknown[0]:.80} is no variable of this model's template; leave it out"
         )
-
-
-def _thinking_variables(think: bool | str) -> dict[str, object]:
-    """Return the variables that set whether a template thinks (under two names), and how much."""
-    effort = {"reasoning_effort": think} if isinstance(think, str) else {}
-    return {"enable_thinking": bool(think), "thinking": bool(think), **effort}
 
 
 def _says_nothing(message: Message) -> bool:

@@ -8,6 +8,8 @@ from datetime import datetime
 
 import pytest
 
+from chaski.chat.choice import choose_chat_format
+from chaski.chat.sources import TemplateSources
 from chaski.errors import TemplateError
 from chaski.text.template.chat import ChatTemplate
 from chaski.text.template.plain import PlainTemplate
@@ -89,6 +91,13 @@ class TestRendering:
         assert '\n{\n  "name": "weather",\n' in text
         assert text.endswith("\n}weather")
         assert render(TOOL_LIST) == "none"
+
+    def test_tools_under_the_name_that_smollm3_reads(self):
+        source = "{% if xml_tools %}{{ xml_tools[0].function.name }}{% endif %}"
+        assert (render(source, tools=TOOLS), render(source)) == ("weather", "")
+        assert render(source, tools=TOOLS, xml_tools=[]) == ""
+        found = choose_chat_format(TemplateSources("a model", "", source + "{{ messages[0].content }}"))
+        assert found.capabilities == ("tools",)
 
     @pytest.mark.parametrize(
         ("source", "expected"),

@@ -335,6 +335,7 @@ CASES = [
     ),
     ("glm-4", '\nget_weather\n{"city": "Rome"}', [CALL]),
     ("glm-4", 'get_weather\n{"city": "Rome"}<|assistant|>now\n{}<|observation|>', [CALL, NOW]),
+    ("glm-4", 'get_weather \n{"city": "Rome"}', [CALL]),
     ("glm-4", "<think>a</think>\nnow\n{}", [Thought("a"), NOW]),
     ("glm-4", f"\n{ROME}", [CALL]),
     ("glm-4", "I look.<|assistant|>now\n{}", [Content("I look."), NOW]),

@@ -46,6 +46,11 @@ NOT_BOTH = looped(
     "{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('not both') }}{% endif %}"
     "{% if m.tool_calls %}~{{ m.thinking }}{% endif %}"
 )
+# Like GLM 4's: the name of a call is `metadata`, and results have a role of their own.
+METADATA = (
+    "{% for m in messages %}{% if m.role in ('user', 'assistant', 'observation') %}<|{{ m.role }}|>"
+    "{{ m.metadata }}\n{{ m.content }}{% endif %}{% endfor %}"
+)
 # Like Kimi K2's: a call is written only by its id.
 BY_ID = looped(
     "",
@@ -96,6 +101,7 @@ ALL = {
     "single": SINGLE,
     "first only": FIRST_ONLY,
     "not both": NOT_BOTH,
+    "metadata": METADATA,
     "by id": BY_ID,
     "needs ids": NEEDS_IDS,
     "needs the id of a call": NEEDS_ID_OF_CALL,
@@ -248,6 +254,13 @@ def test_calls_are_words_where_a_template_writes_none() -> None:
     )
     assert written(TWO_ROLES, ONE_CALL) == (
         '(user|ask)(assistant|{"name": "f", "arguments": {"x": 1}})(user|r)(assistant|yes)(user|more)'
+    )
+
+
+def test_a_name_is_metadata_where_a_template_reads_it() -> None:
+    assert written(METADATA, TWO_CALLS) == (
+        '<|user|>\nask<|assistant|>\nso<|assistant|>f\n{"x": 1}<|assistant|>g\n{"y": 2}'
+        "<|observation|>\nrg<|observation|>\nrf<|assistant|>\nyes<|user|>\nmore"
     )
 
 

@@ -90,17 +90,12 @@ class BareList(Struct, frozen=True):
 class NamedCall(Struct, frozen=True):
     """A call without tags: the name of a tool on a line, then its arguments as JSON.
 
-    It counts only at the start of the answer.
+    It counts only at the start of the answer. `opening` is the line.
     """
 
-    name: str
+    opening: str
     is_bare: bool = True
     orphan: str = ""
-
-    @property
-    def opening(self) -> str:
-        """Return the line with the name."""
-        return f"{self.name}\n"
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -112,8 +107,9 @@ class NamedCall(Struct, frozen=True):
         return _KnownEnd(self.opening, ("{",), len(self.opening), self._read, tools)
 
     def _read(self, text: str, tools: Tools) -> list[FoundCall] | None:
-        arguments = read_arguments(text, self.name, tools)
-        return None if arguments is None else [FoundCall(self.name, arguments)]
+        name = self.opening.strip()
+        arguments = read_arguments(text, name, tools)
+        return None if arguments is None else [FoundCall(name, arguments)]
 
 
 class QuotedBy:

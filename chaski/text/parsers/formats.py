@@ -362,6 +362,7 @@ _ARCHITECTURES = {
     "gpt-oss": "harmony",
     "gptoss": "harmony",
     "gemma3": "gemma3",
+    "chatglm": "glm-4",
     "glm4": "glm-4",
     "internlm2": "internlm",
     "lfm2": "lfm2",
@@ -422,7 +423,8 @@ def parser_for(
         tags = None
     blocks = format.blocks if tools else ()
     if tools and format.named:
-        blocks = (*blocks, *map(NamedCall, sorted(names_of(tools))))
+        lines = (f"{name}{blank}\n" for name in sorted(names_of(tools)) for blank in ("", " "))
+        blocks = (*blocks, *map(NamedCall, lines))
     if tools and block is not None:
         blocks = (block, *blocks)
     wrapping = format.wrapping if thinking_tags and tags else ()

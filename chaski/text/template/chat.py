@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 _PROBE = "a text that no template has"
+# The name under which templates of SmolLM 3 read tools.
+_XML_TOOLS = "xml_tools"
 
 
 class ChatTemplate:
@@ -52,6 +54,7 @@ class ChatTemplate:
         self._limits = limits or RenderLimits()
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._sources = [source] if tool_use is None else [source, tool_use]
+        self._reads_xml_tools = any(_XML_TOOLS in each for each in self._sources)
         for each in self._sources:
             check_source(each)
         with guarded(self._limits):
@@ -187,6 +190,8 @@ class ChatTemplate:
         return self._generated({**variables, "messages": list(turns)}, deadline)
 
     def _generated(self, variables: Mapping[str, Any], deadline: float | None = None) -> str:
+        if self._reads_xml_tools:
+            variables = {_XML_TOOLS: variables["tools"], **variables}
         with guarded(self._limits, deadline) as meter:
             pieces = self._templates[-1 if variables["tools"] else 0].generate(variables)
             return "".join(_limited(pieces, meter))

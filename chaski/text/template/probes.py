@@ -82,6 +82,7 @@ LATE_SYSTEM = Probe(
 DEVELOPER = Probe([_said("developer", "qsystem"), _USER], ["qsystem", "quser"])
 CALL = Probe(_called(_calling(_call(_SHORT)), _result(_SHORT)), _CALLED)
 CALL_ITSELF = Probe(CALL.messages, ["qcityone"])
+CALL_WITH_NAME = Probe(CALL.messages, ["qweather", "qcityone", "qresultone"])
 CALL_WITH_LONG_ID = Probe(_called(_calling(_call("call_qlong")), _result("call_qlong")), _CALLED)
 CALL_WITHOUT_ID = Probe(_called(_calling(_call("")), _result("")), _CALLED)
 CALL_IN_BROKEN_JSON = Probe(_called(_calling(_BROKEN), _result(_SHORT)), ["qbroken", "qresultone", "qagain"])

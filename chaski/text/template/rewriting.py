@@ -99,6 +99,7 @@ def _changes(call_tags: tuple[str, str]) -> Sequence[tuple[_Change, Sequence[Pro
         (tool_calls.text_apart, (probes.CALL_WITH_TEXT,)),
         (partial(tool_calls.text_apart, beside="thinking"), (probes.CALL_WITH_TEXT_AND_THOUGHT,)),
         (tool_calls.single_calls, (probes.CALLS,)),
+        (tool_calls.calls_as_metadata, (probes.CALL_WITH_NAME,)),
         (turns.results_as_user, (probes.RESULT,)),
         (partial(tool_calls.calls_as_text, opening=opening, closing=closing), (probes.CALL_ITSELF,)),
         (turns.orphans_as_user, (probes.ORPHAN,)),

@@ -18,6 +18,7 @@ from chaski.text.template.turns import Message, joined
 __all__ = [
     "arguments_as_mapping",
     "arguments_as_text",
+    "calls_as_metadata",
     "calls_as_text",
     "ids_everywhere",
     "naming_ids",
@@ -92,6 +93,23 @@ def single_calls(messages: Sequence[Message]) -> Sequence[Message]:
             turns.append({**rest, "tool_calls": [call]})
             turns += _taken(results, call, others=calls[number + 1 :])
         turns += results
+    return turns
+
+
+def calls_as_metadata(messages: Sequence[Message]) -> Sequence[Message]:
+    """Give each call a turn with its name as `metadata`, and results the role observation, as in GLM 4."""
+    turns: list[Message] = []
+    for message in messages:
+        if message.get("role") == "tool":
+            turns.append({**message, "role": "observation"})
+            continue
+        rest = {key: value for key, value in message.items() if key != "tool_calls"}
+        if rest.get("content") or not message.get("tool_calls"):
+            turns.append(rest)
+        for function in map(_function, message.get("tool_calls") or ()):
+            arguments = function.get("arguments")
+            text = arguments if isinstance(arguments, str) else _json(arguments)
+            turns.append({"role": message["role"], "metadata": function.get("name"), "content": text})
     return turns
 
 
