@@ -46,6 +46,11 @@ NOT_BOTH = looped(
     "{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('not both') }}{% endif %}"
     "{% if m.tool_calls %}~{{ m.thinking }}{% endif %}"
 )
+# Like Command R7B's: users and assistants alternate, whatever the system says in between.
+ALTERNATES = "{% set ns = namespace(user=true) %}" + looped(
+    "{% if m.role in ('user', 'assistant') %}{% if (m.role == 'user') != ns.user %}"
+    "{{ raise_exception('alternate') }}{% endif %}{% set ns.user = not ns.user %}{% endif %}"
+)
 # Like GLM 4's: the name of a call is `metadata`, and results have a role of their own.
 METADATA = (
     "{% for m in messages %}{% if m.role in ('user', 'assistant', 'observation') %}<|{{ m.role }}|>"
@@ -101,6 +106,7 @@ ALL = {
     "single": SINGLE,
     "first only": FIRST_ONLY,
     "not both": NOT_BOTH,
+    "alternates": ALTERNATES,
     "metadata": METADATA,
     "by id": BY_ID,
     "needs ids": NEEDS_IDS,

@@ -79,6 +79,10 @@ SYSTEMS = Probe([_SYSTEM, _LATE, _USER], ["qsystem", "qlate", "quser"])
 LATE_SYSTEM = Probe(
     [_SYSTEM, _USER, _ANSWER, _LATE, _AGAIN], ["qsystem", "quser", "qanswer", "qlate", "qagain"]
 )
+SYSTEM_BETWEEN = Probe(
+    [_SYSTEM, _USER, _ANSWER, _LATE, _said("assistant", "qlast"), _AGAIN],
+    ["qsystem", "quser", "qanswer", "qlate", "qlast", "qagain"],
+)
 DEVELOPER = Probe([_said("developer", "qsystem"), _USER], ["qsystem", "quser"])
 CALL = Probe(_called(_calling(_call(_SHORT)), _result(_SHORT)), _CALLED)
 CALL_ITSELF = Probe(CALL.messages, ["qcityone"])

@@ -49,6 +49,8 @@ class Rewriting:
     def plainer(self, messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
         """Yield ever plainer forms of a rewritten but refused conversation, by changes of all kinds."""
         for change, _ in self._changes:
+            if change is tool_calls.calls_as_metadata:  # no plainer form, but that of one family
+                continue
             changed = turns.alternating(change(messages))
             if changed != messages:
                 yield changed
@@ -87,7 +89,7 @@ def _changes(call_tags: tuple[str, str]) -> Sequence[tuple[_Change, Sequence[Pro
     return (
         (turns.developer_as_system, (probes.DEVELOPER,)),
         (turns.one_system, (probes.SYSTEMS,)),
-        (turns.late_system_as_user, (probes.LATE_SYSTEM,)),
+        (turns.late_system_as_user, (probes.LATE_SYSTEM, probes.SYSTEM_BETWEEN)),
         (turns.system_as_user, (probes.SYSTEM,)),
         (turns.with_question, (probes.ONLY_SYSTEM,)),
         (tool_calls.ids_everywhere, (probes.CALL_WITHOUT_ID,)),
