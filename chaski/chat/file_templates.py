@@ -7,6 +7,15 @@ from chaski.formats.gguf import GGUFFile
 __all__ = ["file_templates", "fill_in_tokens", "named_templates"]
 
 _TEMPLATE = "tokenizer.chat_template"
+# Older converters write a name instead of RWKV's template.
+_NAMED = {
+    "rwkv-world": (
+        "{% set names = {'system': 'System', 'user': 'User', 'assistant': 'Assistant'} %}"
+        "{% for message in messages if message.role in names %}"
+        "{{ names[message.role] }}: {{ message.content | trim }}{{ '\\n\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}Assistant:{% endif %}"
+    )
+}
 
 
 def file_templates(file: GGUFFile) -> tuple[str | None, str | None]:
@@ -15,6 +24,7 @@ def file_templates(file: GGUFFile) -> tuple[str | None, str | None]:
     A file that has only the latter means it always.
     """
     default, tool_use = (file.get(key, str, None) for key in (_TEMPLATE, f"{_TEMPLATE}.tool_use"))
+    default = default and _NAMED.get(default, default)
     return (tool_use, None) if default is None else (default, tool_use)
 
 

@@ -49,6 +49,14 @@ def test_tools_are_never_left_out_in_silence(tmp_path: Path) -> None:
         model.chat(chat, tools=tools)
 
 
+def test_a_file_may_name_the_template_of_rwkv(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "a.gguf", "rwkv-world", tokenizer__ggml__add_bos_token=False)
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": " Hi "}]
+    with chaski.load(path) as model:
+        answer = model.chat(messages, num_predict=1)
+        assert answer.done.prompt_tokens == len(model.tokenize("System: Be kind.\n\nUser: Hi\n\nAssistant:"))
+
+
 def test_bos_is_added_where_the_template_forgets_it(tmp_path: Path) -> None:
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     with load(write_tiny_llama(tmp_path / "tiny.gguf", template)) as model:

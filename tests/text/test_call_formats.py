@@ -174,11 +174,17 @@ class TestDerived:
             ("{# <|python_start|> #}", "llama4"),
             ("{# <|tool|><|/tool|> #}", "phi4"),
             ("{# <|observation|> #}", "glm-4"),
+            ("{# [unused9] #}", "pangu"),
         ],
     )
     def test_families(self, call, format):
         found = chat_format(self.TEMPLATE.replace("CALL", call))
         assert (found.parser_name, found.call_block) == (format, None)
+
+    def test_thoughts_of_exaone_deep(self):
+        source = self.TEMPLATE.replace("m.content", "m.content.split('</thought>')[-1]")
+        found = chat_format(source.replace("<assistant>", "<assistant><thought>\n"))
+        assert (found.capabilities, found.thinking_tags) == (("thinking",), ("<thought>", "</thought>"))
 
     def test_bare_json_stays_bare(self):
         found = chat_format(self.TEMPLATE.replace("CALL", "{{ c.function | tojson }}"))

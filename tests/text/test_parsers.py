@@ -333,6 +333,11 @@ CASES = [
         )
         for constrained in ("", "<|plamo:constrain|>json")
     ),
+    (
+        "pangu",
+        f"[unused16]a[unused17] b [unused11][{ROME}][unused12]",
+        [Thought("a"), Content("b"), CALL],
+    ),
     ("glm-4", '\nget_weather\n{"city": "Rome"}', [CALL]),
     ("glm-4", 'get_weather\n{"city": "Rome"}<|assistant|>now\n{}<|observation|>', [CALL, NOW]),
     ("glm-4", 'get_weather \n{"city": "Rome"}', [CALL]),

@@ -278,6 +278,11 @@ FORMATS: Mapping[str, Format] = {
     "olmo3": _OLMO3,
     "olmo3-think": replace(_OLMO3, thinks=True),
     "ornith": _CODER,
+    "pangu": Format(
+        (CallBlock("[unused11]", "[unused12]", read_json),),
+        thinking=("[unused16]", "[unused17]"),
+        special=True,
+    ),
     "passthrough": Format(thinking=None, thinks=False),
     "phi4": Format(
         (
@@ -352,6 +357,7 @@ _SIGNS = {
     "<|/tool|>": "phi4",
     "functools[": "firefunction",
     "<TOOLCALL>": "nemotron",
+    "[unused9]": "pangu",
     "<function_calls>": "olmo3",
     "<|python_tag|>": "llama3",
     "ipython": "llama3",
@@ -369,6 +375,7 @@ _ARCHITECTURES = {
     "lfm2moe": "lfm2",
     "llama": "llama3",
     "llama4": "llama4",
+    "pangu-embedded": "pangu",
     "plamo3": "plamo3",
 }
 # Tags of thoughts that templates open or strip, for formats of calls that occur with several pairs of tags.
@@ -378,6 +385,7 @@ _THINKING_TAGS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<seed:think>", "</seed:think>"),
     ("<longcat_think>", "</longcat_think>"),
+    ("<thought>", "</thought>"),
     ("<|thought_start|>", "<|thought_end|>"),
 )
 

@@ -89,6 +89,7 @@ _READ_BACK = (
     "seed",
     "solar",
     "plamo3",
+    "pangu",
     "apertus",
     "hunyuan-a13b",
     "minimax-m1",

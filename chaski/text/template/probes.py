@@ -137,7 +137,7 @@ _THOUGHT_OUT = (
     [_USER, {**_ANSWER, "content": _THOUGHT_PARTS}, _AGAIN],
 )
 # A prompt that ends with the opening of a thought, such as `<think>`.
-_OPENED = re.compile(r"[<\[][^<>\[\]]*think[^<>\[\]]*[>\]]\s*\Z", re.IGNORECASE)
+_OPENED = re.compile(r"[<\[][^<>\[\]]*(?:think|thought)[^<>\[\]]*[>\]]\s*\Z", re.IGNORECASE)
 
 
 def shows_tools(render: Rendering) -> bool:
