@@ -12,7 +12,7 @@ from chaski.chat.arguments import read_arguments
 from chaski.chat.continuing import begun_field, continued
 from chaski.chat.images import with_image_parts, with_numbered_images, with_placed_images
 from chaski.chat.layout import without_placeholders
-from chaski.chat.switches import thinking_variables
+from chaski.chat.switches import silenced, thinking_variables
 from chaski.errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -169,7 +169,10 @@ class JinjaFormat(ChatFormat, frozen=True):
         assert self.template is not None
         if variables:
             _check_variables(variables, self.template.variables)
-        switches = {} if think is None else thinking_variables(self.template, self.source or "", think)
+        source = self.source or ""
+        switches = {} if think is None else thinking_variables(self.template, source, think)
+        if think is False:
+            messages = silenced(self.template, source, messages)
         extra: dict[str, Any] = {**switches, **variables}
 
         def write(turns: Sequence[Message], begins: bool) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from chaski.text.template.chat import ChatTemplate
     from chaski.text.template.plain import PlainTemplate
 
-__all__ = ["thinking_variables"]
+__all__ = ["silenced", "thinking_variables"]
+
+
+Message: TypeAlias = Mapping[str, Any]
 
 
 class _Switch(Struct, frozen=True):
@@ -35,6 +38,8 @@ _SWITCHES = (
     _Switch("reasoning_effort", "high", "no_think"),  # Hunyuan 3
     _Switch("reasoning_strength", "high", "none"),  # Muse
 )
+# A word in a message with which some templates switch thinking off, and which they do not show.
+_WORD = "/no_think"
 _LEVELS = ("reasoning_effort", "thinking_effort", "reasoning_strength")
 # The levels to try where a template refuses one, the nearest first.
 _NEAREST: Mapping[str, tuple[str, ...]] = {
@@ -65,6 +70,29 @@ def thinking_variables(
     return found
 
 
+def silenced(
+    template: ChatTemplate | PlainTemplate, source: str, messages: Sequence[Message]
+) -> Sequence[Message]:
+    """Return a conversation that asks not to think, if the template takes only a word for it.
+
+    Nemotron Nano 2 has such a template.
+    """
+    last = next((i for i in reversed(range(len(messages))) if messages[i].get("role") == "user"), None)
+    if last is None or not isinstance(messages[last].get("content"), str) or not _obeys(template, source):
+        return messages
+    asked = {**messages[last], "content": f"{messages[last]['content']} {_WORD}"}
+    return [*messages[:last], asked, *messages[last + 1 :]]
+
+
+@lru_cache(64)
+def _obeys(template: ChatTemplate | PlainTemplate, source: str) -> bool:
+    if _WORD not in source:
+        return False
+    usual = {_written(template, dict.fromkeys(_USUAL, on)) for on in (True, False)}
+    told = _written(template, {}, f"? {_WORD}")
+    return len(usual) == 1 and told is not None and _WORD not in told and told not in usual
+
+
 def _switches(template: ChatTemplate | PlainTemplate, source: str, switch: _Switch) -> bool:
     """Return whether the usual variables change nothing in a template, and the switch does."""
     if isinstance(switch.off, str) and switch.off not in source:
@@ -80,9 +108,11 @@ def _level(template: ChatTemplate | PlainTemplate, name: str, level: str) -> str
     return next((each for each in tried if _written(template, {name: each}) is not None), level)
 
 
-def _written(template: ChatTemplate | PlainTemplate, variables: Mapping[str, Any]) -> str | None:
+def _written(
+    template: ChatTemplate | PlainTemplate, variables: Mapping[str, Any], question: str = "?"
+) -> str | None:
     """Return the text of a question; None if the template refuses the variables."""
     try:
-        return template.probing()([{"role": "user", "content": "?"}], None, **variables)
+        return template.probing()([{"role": "user", "content": question}], None, **variables)
     except TemplateError:
         return None

@@ -56,6 +56,29 @@ def test_thinking_or_not(template: str, on: str, off: str) -> None:
     assert (written(template, True), written(template, False)) == (on, off)
 
 
+# Like Nemotron Nano 2's.
+WORD = (
+    "{% set ns = namespace(thinks=true) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% set ns.thinks = '/no_think' not in m.content %}{{ m.content.replace('/no_think', '').strip() }}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}{{ '<think>' if ns.thinks else '<think></think>' }}"
+)
+
+
+def test_a_word_of_a_message_switches_it_off() -> None:
+    found = choose_chat_format(TemplateSources("a model", "", WORD, "<s>", "</s>"))
+    turns = [*MESSAGES, {"role": "assistant", "content": "Yes"}, *MESSAGES]
+    assert found.render(turns, None, True) == "HiYesHi<think>"
+    assert found.render(turns, None, False) == "HiYesHi<think></think>"
+    assert found.render(turns[1:2], None, False).startswith("Yes")
+    # Qwen 3 has a switch, and would show the word.
+    shown = (
+        "{{ messages[-1].content }}{% if enable_thinking is false %}<think></think>{% endif %}{# /no_think #}"
+    )
+    assert choose_chat_format(TemplateSources("a model", "", shown)).render(MESSAGES, None, False) == (
+        "Hi<think></think>"
+    )
+
+
 @pytest.mark.parametrize(
     ("template", "low", "medium", "most"),
     [
