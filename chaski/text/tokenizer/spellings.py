@@ -12,12 +12,14 @@ class Spellings(Generic[_Text]):
     """Ids by spelling. A search takes time for each length of the tokens with the same two first units."""
 
     def __init__(self, ids: Mapping[_Text, int]) -> None:
-        self._ids = ids
+        self._ids: Mapping[_Text, int] = ids
         lengths: dict[_Text, set[int]] = {}
         for spelling in ids:
             if len(spelling) > 1:
                 lengths.setdefault(spelling[:2], set()).add(len(spelling))
-        self._lengths = {begin: sorted(found, reverse=True) for begin, found in lengths.items()}
+        self._lengths: dict[_Text, list[int]] = {
+            begin: sorted(found, reverse=True) for begin, found in lengths.items()
+        }
 
     def at(self, text: _Text, position: int) -> Iterator[tuple[int, int]]:
         """Yield the length and the id of each token that begins at `position`, the longest first."""
