@@ -175,6 +175,9 @@ class TestDerived:
             ("{# <|tool|><|/tool|> #}", "phi4"),
             ("{# <|observation|> #}", "glm-4"),
             ("{# [unused9] #}", "pangu"),
+            # Hunyuan's dense models write their answers as A13B does.
+            ("{# </think><answer></answer> #}", "hunyuan-a13b"),
+            ("{# </think><response></response> #}", "ernie"),
         ],
     )
     def test_families(self, call, format):

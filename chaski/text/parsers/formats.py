@@ -362,6 +362,8 @@ _SIGNS = {
     "<|python_tag|>": "llama3",
     "ipython": "llama3",
     "tool_code": "gemma3",
+    "</answer>": "hunyuan-a13b",
+    "</response>": "ernie",
 }
 # For templates that show no format: the format that models of the architecture were trained on.
 _ARCHITECTURES = {
