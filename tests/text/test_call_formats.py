@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaski.chat.choice import go_format
+from chaski.chat.choice import choose_chat_format, go_format
 from chaski.chat.sources import TemplateSources
 from chaski.text.parsers import Content, FoundCall
 from chaski.text.parsers.formats import parser_for
@@ -183,6 +183,12 @@ class TestDerived:
     def test_families(self, call, format):
         found = chat_format(self.TEMPLATE.replace("CALL", call))
         assert (found.parser_name, found.call_block) == (format, None)
+
+    def test_the_architecture_decides_between_equal_calls(self):
+        source = self.TEMPLATE.replace("CALL", "<tool_calls>[{{ c.function | tojson }}]</tool_calls>")
+        for architecture, format in (("hunyuan-moe", "hunyuan-a13b"), ("jamba", "minimax-m1")):
+            found = choose_chat_format(TemplateSources("a model", architecture, source))
+            assert found.parser_name == format
 
     def test_thoughts_of_exaone_deep(self):
         source = self.TEMPLATE.replace("m.content", "m.content.split('</thought>')[-1]")

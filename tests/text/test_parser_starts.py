@@ -140,6 +140,8 @@ class TestChoice:
             Content("b"),
         ]
         assert parsed(format, plain, thinking_tags=tags, thinking=False) == [Content(plain)]
+        closed = parsed(format, plain, thinking_tags=tags, thinking=False, prompt="<think>\n\n</think>\n")
+        assert closed == [Content("b")]
 
     def test_granite_by_its_instructions(self):
         assert choose_format("respond only with <|tool_call|> followed by a JSON list") == "granite"

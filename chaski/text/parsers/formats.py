@@ -40,7 +40,8 @@ class Format(Struct, frozen=True):
 
     thinks   whether its models think; a model that does not may still write the tags
     special  the tags of thinking are never text: they count anywhere, even if thinking is off
-    wrapping silent tags around answers after thoughts; they count if the template makes the model think
+    wrapping silent tags around answers after thoughts; they count if the template makes the model think, or
+             has written an empty thought
     named    calls are also the name of a tool on a line, then its arguments, at the start of the answer
     spelling the text before a list of calls in past answers, for templates that do not write calls
     answering the text between the closing tag of a thought and the answer, for templates that drop thoughts
@@ -365,13 +366,15 @@ _SIGNS = {
     "</answer>": "hunyuan-a13b",
     "</response>": "ernie",
 }
-# For templates that show no format: the format that models of the architecture were trained on.
-_ARCHITECTURES = {
+# For templates that show no format, or several: the format that models of the architecture were trained on.
+ARCHITECTURES = {
     "gpt-oss": "harmony",
     "gptoss": "harmony",
     "gemma3": "gemma3",
     "chatglm": "glm-4",
     "glm4": "glm-4",
+    "hunyuan-dense": "hunyuan-a13b",
+    "hunyuan-moe": "hunyuan-a13b",
     "internlm2": "internlm",
     "lfm2": "lfm2",
     "lfm2moe": "lfm2",
@@ -398,7 +401,7 @@ def choose_format(template: str, architecture: str = "") -> str:
     It is for templates that write no calls; `choose_call_format` first examines what a template renders.
     """
     found = next((name for sign, name in _SIGNS.items() if sign in template), None)
-    return found or _ARCHITECTURES.get(architecture, "bare-json")
+    return found or ARCHITECTURES.get(architecture, "bare-json")
 
 
 def parser_for(
@@ -429,6 +432,7 @@ def parser_for(
     tags = thinking_tags or format.thinking
     opened = prompt.rstrip().removesuffix(thought.strip()).rstrip()
     is_thinking = tags is not None and opened.endswith(tags[0].strip())
+    is_closed = tags is not None and opened.endswith(tags[1].strip())
     if not (thinking or is_thinking or format.special):
         tags = None
     blocks = format.blocks if tools else ()
@@ -437,7 +441,7 @@ def parser_for(
         blocks = (*blocks, *map(NamedCall, lines))
     if tools and block is not None:
         blocks = (block, *blocks)
-    wrapping = format.wrapping if thinking_tags and tags else ()
+    wrapping = format.wrapping if thinking_tags and (tags or is_closed) else ()
     return StreamParser(
         tags,
         blocks,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from chaski.errors import TemplateError
 from chaski.text.parsers.blocks import CallBlock
-from chaski.text.parsers.formats import FORMATS, choose_format, parser_for
+from chaski.text.parsers.formats import ARCHITECTURES, FORMATS, choose_format, parser_for
 from chaski.text.parsers.pieces import FoundCall, Parser
 from chaski.text.parsers.python_text import PythonStrings
 from chaski.text.parsers.readers import read_json, read_keyed_json, read_named_json, read_python
@@ -155,7 +155,7 @@ def choose_call_format(render: Render, source: str = "", architecture: str = "")
     """
     answer = next(answers(render), None)
     if answer is not None:
-        name = name_for(answer, source)
+        name = name_for(answer, source, architecture)
         if name and not _leaves_tags(name, answer):
             return CallFormat(name, shows=True)
         if (block := _derived(answer)) is not None:
@@ -170,14 +170,15 @@ def choose_call_format(render: Render, source: str = "", architecture: str = "")
     return CallFormat(name, shows=answer is not None and _reads(name, answer))
 
 
-def name_for(answer: Answer, source: str = "") -> str:
+def name_for(answer: Answer, source: str = "", architecture: str = "") -> str:
     """Return the format of the table that reads the calls of a turn, or an empty name if there is none.
 
     If there are several, it is one whose thoughts end as in the template, and whose tags around answers the
-    template contains.
+    template contains or models of the architecture write.
     """
     names = [name for name in _READ_BACK if _reads(name, answer)]
-    names.sort(key=lambda name: not all(tag in source for tag in FORMATS[name].wrapping))
+    own = ARCHITECTURES.get(architecture)
+    names.sort(key=lambda name: name != own and not all(tag in source for tag in FORMATS[name].wrapping))
 
     def thinks_so(name: str) -> bool:
         tags = FORMATS[name].thinking
