@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chaski.chat.choice import choose_chat_format, plain_format
+from chaski.chat.demanded_calls import DemandedCall
 from chaski.chat.sources import TemplateSources
-from chaski.text.parsers import Content, FoundCall
+from chaski.text.parsers import Content, FoundCall, Thought
+from chaski.text.parsers.formats import FORMATS, parser_for, usual_end
 
 TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}CALLS</s>{% endfor %}<assistant>"
 PYTHON = (
@@ -60,3 +62,14 @@ def test_roles_are_known_by_what_is_rendered() -> None:
     own = PLAIN.replace("<{{ m.role }}>", "{{ '!' if m.role == 'critic' else '' }}<turn>")
     for found, expected in ((chosen(own), True), (chosen(PLAIN), False), (plain_format(), False)):
         assert found.knows_role("critic") is expected
+
+
+@pytest.mark.parametrize("name", sorted(name for name, format in FORMATS.items() if format.thinking))
+def test_a_demanded_call_follows_thoughts_of_every_format(name: str) -> None:
+    """The grammar begins after the text between a thought and the answer."""
+    for thinks in (True, False):
+        parser = DemandedCall(parser_for(name, (), "", thinks, FORMATS[name].thinking if thinks else None))
+        lead = parser.lead
+        thought = f"{lead.opening}a{usual_end(name, lead)}" if lead and thinks else ""
+        pieces = parser.feed(f'{thought}{{"name": "now", "arguments": {{}}}}') + parser.flush()
+        assert pieces == [*([Thought("a")] if thought else []), FoundCall("now", {})]
