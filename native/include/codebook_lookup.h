@@ -25,8 +25,8 @@ template <class Book, int B, int L>
 CHASKI_INLINE U8x64 entries(U8x64 low, U8x64 high) {
     I32x16 index = byte<B>(low);
     if constexpr (Book::kEntries > 256) index = index | shift_left<8>(byte<B>(high));
-    if constexpr (Book::kLines > 1) index = shift_left<1>(index);
-    return gather(kEntryCodes<Book>.of + L, index);
+    if constexpr (Book::kLines > 1) return gather_of_two<L>(kEntryCodes<Book>.of, index);
+    return gather(kEntryCodes<Book>.of, index);
 }
 
 // The same, mirrored where one of four bits from bit From of the lanes of `signs` on is set: code c becomes

@@ -13,12 +13,18 @@
 //   field<From, Width, To>(v): in every byte, bits From..From+Width-1 moved to bit To, the rest zero
 //   as_i32, as_bytes: the same bits      byte<B>, signed_byte<B>: byte B of each lane, widened
 //   copy_byte<B>: byte B of each lane in all its bytes      lookup: 16-entry byte table
-//   gather: the entry of a table of dwords for each lane      widen_f16: the half-precision number of each
-//   lane mirror<From>(v, signs, top): byte j of each lane, or top less it if bit From + j of the lane of
-//   `signs` is set; From is a multiple of 4, and no byte is above top times(v, n): both uint16 of each lane
-//   times n; the products must fit 16 bits dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w -
-//   dot4_bias<kMaxCode>) * x, x int8 with |x|
+//   widen_f16: the half-precision number in the low half of each lane
+//
+//   gather: for each lane an entry of a table of dwords      gather_of_two<I>: dword I of an entry of two
+//
+//   mirror<From>(v, signs, top): byte j of each lane, or top - byte if bit From + j of the lane of `signs` is
+//   set; From is a multiple of 4, and no byte is above top
+//
+//   times(v, n): both uint16 of each lane times n; the products must fit 16 bits
+//
+//   dot4<kMaxCode>(acc, w, x): acc + sum over the 4 bytes of (w - dot4_bias<kMaxCode>) * x, x int8 with |x|
 //   <= 127
+//
 //   first_pairs<kMaxCode>(w, x), add_pairs<kMaxCode>(acc, w, x), add_sums(acc, pairs): the same in steps
 //   if dot4_run is above 1: this many dot4s may be added to PairSums before those are added to acc
 //
@@ -109,6 +115,13 @@ I32x16 words(U8x64 codes, int offset);
 #endif
 
 CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, int32_t x) { return dot2(acc, w, splat(x)); }
+
+#if !defined(__AVX2__)
+template <int I>
+CHASKI_INLINE U8x64 gather_of_two(const uint32_t* table, I32x16 index) {
+    return gather(table + I, shift_left<1>(index));
+}
+#endif
 
 #if !defined(__AVX2__) && !defined(CHASKI_CUDA)
 CHASKI_INLINE I32x16 max_each(const I32x16 (&a)[16]) {

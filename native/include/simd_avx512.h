@@ -172,6 +172,17 @@ CHASKI_INLINE U8x64 mirror(U8x64 a, U8x64 signs, int top) {
 CHASKI_INLINE U8x64 gather(const uint32_t* table, I32x16 index) {
     return {_mm512_i32gather_epi32(index.v, table, 4)};
 }
+// Each load reads both dwords. The compiler shares them between both values of I.
+template <int I>
+CHASKI_INLINE U8x64 gather_of_two(const uint32_t* table, I32x16 index) {
+    // Rows 0, 1, 4, 5, ..., and then the others: so a shuffle within 128 bits yields rows in order.
+    const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m512i own = _mm512_permutexvar_epi32(order, index.v);
+    const __m512i first = _mm512_i32gather_epi64(_mm512_castsi512_si256(own), table, 8);
+    const __m512i second = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(own, 1), table, 8);
+    return {_mm512_castps_si512(
+        _mm512_shuffle_ps(_mm512_castsi512_ps(first), _mm512_castsi512_ps(second), I == 0 ? 0x88 : 0xdd))};
+}
 
 template <int kMaxCode>
 inline constexpr int dot4_bias = 0;
