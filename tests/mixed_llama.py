@@ -79,7 +79,7 @@ def random_blocks(type: QuantType, rows: int, random: np.random.Generator) -> np
     blocks = random.integers(0, 256, (rows, size), np.uint8).view(type.layout)
     if type.name.startswith("TQ"):
         blocks["qs"] = random.integers(0, 0xAA, blocks["qs"].shape, np.uint8)
-    if type is QuantType.TQ2_0:  # code 3 is unused
+    if type in (QuantType.TQ2_0, QuantType.Q2_0):  # code 3 is unused, or rare
         blocks["qs"] &= ~(blocks["qs"] >> 1) | 0xAA
     if type is QuantType.NVFP4:
         blocks["d"] = random.integers(0x10, 0x18, blocks["d"].shape)

@@ -83,14 +83,14 @@ inline constexpr Variant kManyVariants[] = {
 };
 
 // The variants for quantized weights of a type and tokens of a class, for kernels that unpack in registers up
-// to `stream_tokens`. Variants with pairs come last. They serve one token with weights without super-blocks.
-// With super-blocks, they serve four or more tokens on instruction sets with 32 registers of a whole vector,
-// on which up to twelve tokens use these kernels.
+// to `stream_tokens`. Variants with pairs come last. They serve one token with weights without super-blocks,
+// except codebooks, whose lookups keep the processor busy. With super-blocks, they serve four or more tokens
+// on instruction sets with 32 registers of a whole vector, on which up to twelve tokens use these kernels.
 constexpr std::span<const Variant> variants_of(DType type, int token_class, std::int64_t stream_tokens) {
     if (kTokenClasses[token_class].last > stream_tokens) return kManyVariants;
     const std::span<const Variant> alone = kAloneVariants, some = kSomeVariants;
     const bool is_super = wants_super_blocks(type);
-    if (token_class == 0 && !is_super) return alone;
+    if (token_class == 0 && !is_super && !has_codebook(type)) return alone;
     if (token_class < 2) return alone.first(kAloneUnpaired);
     return is_super && stream_tokens == kTokenClasses[3].last ? some : some.first(kSomeUnpaired);
 }

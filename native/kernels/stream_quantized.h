@@ -272,7 +272,7 @@ static void stream(const Matrix& w, int64_t begin, int64_t end, const Activation
     const bool by_panels = variant.ahead == Variant::kNextPanel;
     const LookAhead ahead{by_panels ? panel_bytes(w.type, w.k) : variant.ahead, variant.to_first_level};
     int64_t panel = begin;
-    if constexpr (!Format::kIsSuper) {  // super-blocks have no such variant
+    if constexpr (!Format::kIsSuper && !has_codebook(Format::kType)) {  // others have no such variant
         if (n == 1 && variant.in_pairs) {
             for (; panel + 1 < end; panel += 2) stream_panels<Format, 2, 1>(w, panel, tokens, out, 0, ahead);
         }

@@ -44,7 +44,7 @@ def test_the_scores_are_as_exact_as_those_of_llama_cpp(pair: Pair, one_core: Non
         answer = worker.generate(PROMPT, temperature=0, num_predict=16, logprobs=True, top_logprobs=5)
     exact, ours = (scores(path, answer.token_ids) for path in (pair.plain, pair.stored))
     assert len(answer.logprobs) == 16
-    assert exact.std() > 0.5, "the model has opinions"
+    assert exact.std() > 0.4, "the model has opinions"
     chosen = [top for token in answer.logprobs for top in token.top_logprobs]
     places = np.repeat(np.arange(16), 5), [top.token_id for top in chosen]
     theirs = np.array([top.logprob for top in chosen])
