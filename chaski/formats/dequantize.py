@@ -34,12 +34,16 @@ def dequantize(data: Bytes, type: QuantType, shape: tuple[int, ...]) -> Floats:
     needed = row_bytes(type, shape[-1]) * math.prod(shape[:-1])
     if data.size != needed:
         raise FormatError(f"a {type.name} tensor of shape {shape} takes {needed} bytes, not {data.size}")
-    blocks = np.ascontiguousarray(data).reshape(-1).view(type.layout)
+    return decode_blocks(np.ascontiguousarray(data).reshape(-1).view(type.layout), type).reshape(shape)
+
+
+def decode_blocks(blocks: PackedBlocks, type: QuantType) -> Floats:
+    """Return the float32 values of blocks: (blocks, elements)."""
     values = np.empty((len(blocks), type.block_size), np.float32)
     with np.errstate(all="ignore"):
         for part in block_slices(type, len(blocks)):
             values[part] = _DECODERS[type](blocks[part]).reshape(-1, type.block_size)
-    return values.reshape(shape)
+    return values
 
 
 def block_slices(type: QuantType, count: int) -> Iterator[slice]:

@@ -151,6 +151,18 @@ MIXTURES = {
         Mixture("Q3_K_S", 11, Q.Q3_K),
         Mixture("Q2_K", 10, Q.Q2_K),
         Mixture("Q2_K_S", 21, Q.Q2_K),
+        Mixture("IQ3_M", 27, Q.IQ3_S),
+        Mixture("IQ3_S", 26, Q.IQ3_S),
+        Mixture("IQ3_XS", 22, Q.IQ3_S),
+        Mixture("IQ3_XXS", 23, Q.IQ3_XXS),
+        Mixture("IQ2_M", 29, Q.IQ2_S),
+        Mixture("IQ2_S", 28, Q.IQ2_XS),
+        Mixture("IQ2_XS", 20, Q.IQ2_XS),
+        Mixture("IQ2_XXS", 19, Q.IQ2_XXS),
+        Mixture("IQ1_M", 31, Q.IQ1_M),
+        Mixture("IQ1_S", 24, Q.IQ1_S),
+        Mixture("TQ2_0", 37, Q.TQ2_0),
+        Mixture("TQ1_0", 36, Q.TQ1_0),
     )
 }
 _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from chaski import _native
 from chaski.errors import FormatError, UnsupportedError
+from chaski.formats.codebook_encoders import encode_ternary
 from chaski.formats.quant import Bytes, Floats, QuantType, as_float32, row_bytes
 from chaski.formats.scale_search import element_weights
 from chaski.formats.searched import BY_IMPORTANCE, SEARCHED
@@ -129,6 +130,12 @@ def _encode_by_search(values: Floats, type: QuantType, out: Bytes) -> None:
     out[:] = SEARCHED[type](values, None).view(np.uint8).reshape(out.shape)
 
 
+def _encode_ternary(values: Floats, type: QuantType, out: Bytes) -> None:
+    """Encode blocks of three values, which follow from the largest magnitude."""
+    _check_range(float(np.abs(values).max(initial=0.0)), type)
+    out[:] = encode_ternary(type, values).view(np.uint8).reshape(out.shape)
+
+
 def _encode_by_importance(values: Floats, importance: Floats, type: QuantType, out: Bytes) -> None:
     """Encode blocks so that errors in columns of large importance are small."""
     _check_range(float(np.abs(values).max(initial=0.0)), type)
@@ -146,6 +153,8 @@ _ENCODERS: dict[QuantType, Callable[[Floats, QuantType, Bytes], None]] = {
     QuantType.Q5_1: _encode_plainly,
     QuantType.Q8_0: _encode_plainly,
     **dict.fromkeys(SEARCHED, _encode_by_search),
+    QuantType.TQ1_0: _encode_ternary,
+    QuantType.TQ2_0: _encode_ternary,
 }
 QUANTIZABLE = tuple(_ENCODERS)
 """The types that `quantize` can write."""

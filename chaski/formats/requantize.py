@@ -67,8 +67,10 @@ class Plan(Struct, frozen=True):
             in_layers = [tensor for tensor in changed if tensor.name.startswith("blk.")]
             missing = [tensor.name for tensor in in_layers if of(tensor.name, tensor.shape) is None]
             if missing:
-                what = f"{len(missing)} tensors, such as {missing[0]}"
-                notes.append(f"{self.importance.path} has no importance of {what}.")
+                notes.append(
+                    f"{self.importance.path} has no importance of {len(missing)} tensors, such as "
+                    f"{missing[0]}."
+                )
         return notes
 
 
@@ -87,8 +89,7 @@ def plan_types(
     """Choose the type of each tensor, before anything is written.
 
     Raises OptionError for an unknown mixture, for one that needs an importance matrix which is missing or
-    lacks a tensor, and for a matrix that was made with another model. Raises UnsupportedError for a type that
-    cannot be read.
+    lacks a tensor, and for a matrix that was made with another model.
     """
     found = find_mixture(mixture)
     wishes = replace(wishes or Wishes(), has_importance=importance is not None)
@@ -97,8 +98,6 @@ def plan_types(
     types = {name: chosen.get(name, tensor.type) for name, tensor in file.tensors.items()}
     for name, type in chosen.items():
         tensor = file.tensors[name]
-        if type is not tensor.type and not tensor.type.is_known:
-            raise UnsupportedError(f"tensor {name!r} is of type {tensor.type.name}, which cannot be read")
         row = None if importance is None else importance.of(name, tensor.shape)
         if row is None and type is not tensor.type and found.needs_importance(name, type):
             raise OptionError(

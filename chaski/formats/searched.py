@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from chaski.formats.codebook_encoders import CODEBOOK_ENCODERS
 from chaski.formats.dequantize import IQ4_VALUES
 from chaski.formats.packing import pack, pack_scales_6bit
 from chaski.formats.quant import Bytes, Floats, PackedBlocks, QuantType
@@ -215,6 +216,7 @@ SEARCHED: dict[QuantType, Encoder] = {
     QuantType.Q6_K: _encode_q6_k,
     QuantType.IQ4_NL: _encode_iq4_nl,
     QuantType.IQ4_XS: _encode_iq4_xs,
+    **CODEBOOK_ENCODERS,
 }
 """The types whose scales are always searched for."""
 BY_IMPORTANCE: dict[QuantType, Encoder] = SEARCHED | {

@@ -98,6 +98,38 @@ Fits listed(const SubBlockRows& x, const Steps& values, const Steps& places,
     return scales;
 }
 
+Fits codebook_scales(int type, const SubBlockRows& x, const SubBlockRows& weights, const std::string& isa) {
+    const Kernels& kernels = kernels_of(isa);
+    const SubBlocks blocks = sub_blocks(x, weights);
+    require(blocks.elements >= 16, "fit_codebook: sub-blocks have 16 or 32 elements");
+    Fits scales = new_fits(x.shape(0));
+    {
+        const Unlocked unlocked;
+        const UsualFloats usual;
+        kernels.fit_codebook(format_of(type).type, blocks, scales.data());
+    }
+    return scales;
+}
+
+using Entries = nb::ndarray<std::uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using SignBytes = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void codebook_entries(int type, const SubBlockRows& x, const SubBlockRows& weights, const Steps& scales,
+                      const Entries& entries, const SignBytes& signs, const std::string& isa) {
+    const Kernels& kernels = kernels_of(isa);
+    const SubBlocks blocks = sub_blocks(x, weights);
+    const DType format = format_of(type).type;
+    const bool is_of_four = format == DType::IQ3_XXS || format == DType::IQ3_S;
+    const std::size_t rows = x.shape(0), octets = x.shape(1) / 8, groups = octets * (is_of_four ? 2 : 1);
+    require(blocks.elements >= 16 && scales.size() == rows, "choose_entries: each sub-block has a scale");
+    require(entries.shape(0) == rows && entries.shape(1) == groups && signs.shape(0) == rows &&
+                signs.shape(1) == octets,
+            "choose_entries: the results do not fit x");
+    const Unlocked unlocked;
+    const UsualFloats usual;
+    kernels.choose_entries(format, blocks, scales.data(), entries.data(), signs.data());
+}
+
 }  // namespace
 
 void bind_fit_blocks(nb::module_& m) {
@@ -114,6 +146,12 @@ void bind_fit_blocks(nb::module_& m) {
           "largest magnitude that are tried.");
     m.def("fit_listed", &listed, "x"_a, "values"_a, "places"_a, "weights"_a = nb::none(), "isa"_a = "auto",
           "Scales of sub-blocks (n, 8, 16 or 32) whose levels are sixteen ascending values.");
+    m.def("fit_codebook", &codebook_scales, "type"_a, "x"_a, "weights"_a, "isa"_a = "auto",
+          "Scales of sub-blocks (n, 16 or 32) for a type with a codebook.");
+    m.def("choose_entries", &codebook_entries, "type"_a, "x"_a, "weights"_a, "scales"_a, "entries"_a,
+          "signs"_a, "isa"_a = "auto",
+          "Writes the best entries of a codebook for these scales, and the signs of each 8 elements (IQ1: 1 "
+          "for a negative delta).");
 }
 
 }  // namespace chaski

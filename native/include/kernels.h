@@ -62,6 +62,15 @@ struct Kernels {
     // The same for sixteen ascending `values` as the levels.
     void (*fit_listed)(const SubBlocks& x, const float* values, const float* places, int64_t num_places,
                        float* scales);
+
+    // Finds scales of sub-blocks of 16 or 32 elements for a type with a codebook. The weights are needed.
+    void (*fit_codebook)(DType type, const SubBlocks& x, float* scales);
+
+    // Finds the entries of a type's codebook for the scales that are stored: one for each group of 8
+    // elements, or of 4 with IQ3. signs: for each 8 elements a bit for each negative one; with IQ1 one byte
+    // that is 1 if the delta is negative.
+    void (*choose_entries)(DType type, const SubBlocks& x, const float* scales, uint16_t* entries,
+                           uint8_t* signs);
 };
 
 }  // namespace chaski

@@ -18,6 +18,8 @@ void fit_symmetric(const SubBlocks& x, float low, float high, const float* place
                    float* scales);
 void fit_listed(const SubBlocks& x, const float* values, const float* places, int64_t num_places,
                 float* scales);
+void fit_codebook(DType type, const SubBlocks& x, float* scales);
+void choose_entries(DType type, const SubBlocks& x, const float* scales, uint16_t* entries, uint8_t* signs);
 
 // The parts of matmul.
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,

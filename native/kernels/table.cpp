@@ -109,6 +109,8 @@ static constexpr Kernels table(const char* isa, int64_t stream_tokens) {
         .fit_affine = fit_affine,
         .fit_symmetric = fit_symmetric,
         .fit_listed = fit_listed,
+        .fit_codebook = fit_codebook,
+        .choose_entries = choose_entries,
     };
 }
 

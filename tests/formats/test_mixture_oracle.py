@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chaski.errors import OptionError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.importance import Entry, ImportanceMatrix, write_importance
@@ -114,9 +115,13 @@ def importance_of(path: Path, folder: Path) -> ImportanceMatrix:
 def test_every_mixture(tmp_path: Path, mixture: str, name: str, is_tied: bool) -> None:
     path = write(tmp_path / "model.gguf", name, is_tied)
     matrix = importance_of(path, tmp_path)
-    if not MIXTURES[mixture].needs_importance("x", MIXTURES[mixture].base):
-        theirs = chosen_by_llama([str(path), mixture], tmp_path)
-        assert chosen_here(path, mixture, Wishes(), None) == theirs
+    try:
+        ours = chosen_here(path, mixture, Wishes(), None)
+    except OptionError:
+        with pytest.raises(AssertionError, match="requires an i"):
+            chosen_by_llama([str(path), mixture], tmp_path)
+    else:
+        assert ours == chosen_by_llama([str(path), mixture], tmp_path)
     theirs = chosen_by_llama(["--imatrix", str(matrix.path), str(path), mixture], tmp_path)
     assert chosen_here(path, mixture, Wishes(), matrix) == theirs
 

@@ -1,0 +1,168 @@
+"""Encoders of the types with codebooks, IQ1 to IQ3, and of the ternary types.
+
+A sub-block has a scale of few bits, and the levels of each 8 or 4 elements are an entry of the type's
+codebook. The native core searches for the scales and for the entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+from msgspec import Struct
+
+from chaski import _native
+from chaski.formats.dequantize import decode_blocks
+from chaski.formats.packing import pack
+from chaski.formats.quant import Bytes, Floats, PackedBlocks, QuantType
+from chaski.formats.scale_search import element_weights, nearest_levels, reciprocal
+
+__all__ = ["CODEBOOK_ENCODERS", "encode_ternary"]
+
+_ALIKE = np.float32(1)
+
+
+class _Parts(Struct, frozen=True):
+    """What a block stores, by block: levels of scales, entries, and signs (IQ1: signs of deltas)."""
+
+    scales: Bytes
+    entries: np.ndarray[tuple[int, ...], np.dtype[np.uint16]]
+    signs: Bytes
+
+
+_Pack: TypeAlias = Callable[[PackedBlocks, _Parts], None]
+
+
+def _encode(
+    type: QuantType, size: int, top: int, unit: float, put: _Pack, values: Floats, weights: Floats | None
+) -> PackedBlocks:
+    """Encode sub-blocks of `size` elements, whose scales are d · unit · (2 level + 1), with level <= top."""
+    weights = element_weights(values, _ALIKE) if weights is None else np.ascontiguousarray(weights)
+    x, w = values.reshape(-1, size), weights.reshape(-1, size)
+    scales = _native.fit_codebook(int(type), x, w).reshape(len(values), -1)
+    d = scales.max(axis=1, keepdims=True) / np.float32(unit * (2 * top + 1))
+    levels = nearest_levels((scales * reciprocal(d * np.float32(unit)) - 1) / 2, 0, top)
+    stored = (d * np.float32(unit) * (2 * levels + 1)).reshape(-1)
+    groups = size // 4 if type in (QuantType.IQ3_XXS, QuantType.IQ3_S) else size // 8
+    entries, signs = np.empty((len(x), groups), np.uint16), np.empty((len(x), size // 8), np.uint8)
+    _native.choose_entries(int(type), x, w, stored.astype(np.float32), entries, signs)
+    blocks = np.zeros(len(values), type.layout)
+    by_block = (each.reshape(len(values), -1) for each in (levels.astype(np.uint8), entries, signs))
+    put(blocks, _Parts(*by_block))
+    _put_scale(blocks, np.ones(len(values), np.float32))
+    shape = decode_blocks(blocks, type)
+    _put_scale(blocks, _projected(values, shape, weights))
+    return blocks
+
+
+def _projected(values: Floats, shape: Floats, weights: Floats) -> Floats:
+    """Return the factors of the rows of `shape` that come nearest to `values`."""
+    weighted = shape * weights
+    return (weighted * values).sum(axis=1) * reciprocal((weighted * shape).sum(axis=1))
+
+
+def _put_scale(blocks: PackedBlocks, d: Floats) -> None:
+    """Store the scales of blocks; those of IQ1_M are spread over the words of its sub-blocks' scales."""
+    if "d" in (blocks.dtype.names or ()):
+        blocks["d"] = d
+        return
+    halves = d.astype("<f2").view("<u2")[:, None] >> np.arange(0, 16, 4, dtype=np.uint16) & 15
+    blocks["scales"] = blocks["scales"] & 0xFFF | halves << 12
+
+
+def _four_sevens(sevens: Bytes, top: Bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.uint32]]:
+    """Put four signs of seven bits and four other bits into each word."""
+    fields = (sevens & 127).reshape(len(sevens), -1, 4).astype(np.uint32)
+    words = np.bitwise_or.reduce(fields << np.arange(0, 28, 7, dtype=np.uint32), axis=2)
+    return words | top.astype(np.uint32) << 28
+
+
+def _put_iq2_xxs(blocks: PackedBlocks, parts: _Parts) -> None:
+    low = parts.entries.astype(np.uint8).reshape(len(blocks), 8, 4)
+    words = _four_sevens(parts.signs, parts.scales).astype("<u4")
+    blocks["qs"] = np.concatenate([low, words.view(np.uint8).reshape(len(blocks), 8, 4)], axis=2).reshape(
+        len(blocks), -1
+    )
+
+
+def _put_iq2_xs(blocks: PackedBlocks, parts: _Parts) -> None:
+    blocks["qs"] = parts.entries | (parts.signs & 127).astype(np.uint16) << 9
+    blocks["scales"] = pack(parts.scales, 4, 1)
+
+
+def _put_iq2_s(blocks: PackedBlocks, parts: _Parts) -> None:
+    blocks["qs"] = parts.entries & 255
+    blocks["qh"] = pack((parts.entries >> 8).astype(np.uint8), 2, 1)
+    blocks["signs"] = parts.signs
+    blocks["scales"] = pack(parts.scales, 4, 1)
+
+
+def _put_iq3_xxs(blocks: PackedBlocks, parts: _Parts) -> None:
+    blocks["qs"] = parts.entries
+    blocks["signs"] = _four_sevens(parts.signs, parts.scales)
+
+
+def _put_iq3_s(blocks: PackedBlocks, parts: _Parts) -> None:
+    blocks["qs"] = parts.entries & 255
+    blocks["qh"] = pack((parts.entries >> 8).astype(np.uint8), 1, 1)
+    blocks["signs"] = parts.signs
+    blocks["scales"] = pack(parts.scales, 4, 1)
+
+
+def _put_iq1_s(blocks: PackedBlocks, parts: _Parts) -> None:
+    blocks["qs"] = parts.entries & 255
+    high = (parts.entries >> 8).reshape(len(blocks), 8, 4) << np.arange(0, 12, 3, dtype=np.uint16)
+    is_negative = parts.signs.reshape(len(blocks), 8, 4)[:, :, 0].astype(np.uint16)
+    blocks["qh"] = (
+        np.bitwise_or.reduce(high, axis=2) | parts.scales.astype(np.uint16) << 12 | is_negative << 15
+    )
+
+
+def _put_iq1_m(blocks: PackedBlocks, parts: _Parts) -> None:
+    blocks["qs"] = parts.entries & 255
+    blocks["qh"] = pack((parts.entries >> 8).astype(np.uint8) | parts.signs << 3, 4, 1)
+    levels = parts.scales.astype(np.uint16).reshape(len(blocks), 4, 4) << np.arange(0, 12, 3, dtype=np.uint16)
+    blocks["scales"] = np.bitwise_or.reduce(levels, axis=2)
+
+
+def encode_ternary(type: QuantType, values: Floats) -> PackedBlocks:
+    """Encode TQ1_0 or TQ2_0: -d, 0 and d, where d is the largest magnitude."""
+    blocks = np.zeros(len(values), type.layout)
+    d = np.abs(values).max(axis=1, keepdims=True)
+    blocks["d"] = d[:, 0]
+    scaled = values * reciprocal(d)
+    digits = (np.trunc(scaled + np.copysign(np.float32(0.5), scaled)) + 1).astype(np.uint8)
+    if type is QuantType.TQ2_0:
+        blocks["qs"] = pack(digits, 2, 32)
+        return blocks
+    blocks["qs"] = np.hstack([_in_base_3(digits[:, :160], 32), _in_base_3(digits[:, 160:240], 16)])
+    blocks["qh"] = _in_base_3(digits[:, 240:], 4)
+    return blocks
+
+
+def _in_base_3(digits: Bytes, count: int) -> Bytes:
+    """Put up to five digits into each of `count` bytes, as fractions of 256."""
+    columns = digits.reshape(len(digits), -1, count).astype(np.uint32)
+    powers = 3 ** np.arange(4, 4 - columns.shape[1], -1, dtype=np.uint32)
+    numbers = (columns * powers[:, None]).sum(axis=1)
+    fractions: Bytes = ((numbers * 256 + 242) // 243).astype(np.uint8)
+    return fractions
+
+
+def _codebook_encoder(
+    type: QuantType, size: int, top: int, unit: float, put: _Pack
+) -> Callable[[Floats, Floats | None], PackedBlocks]:
+    return partial(_encode, type, size, top, unit, put)
+
+
+CODEBOOK_ENCODERS: dict[QuantType, Callable[[Floats, Floats | None], PackedBlocks]] = {
+    QuantType.IQ3_S: _codebook_encoder(QuantType.IQ3_S, 32, 15, 1.0, _put_iq3_s),
+    QuantType.IQ3_XXS: _codebook_encoder(QuantType.IQ3_XXS, 32, 15, 0.25, _put_iq3_xxs),
+    QuantType.IQ2_S: _codebook_encoder(QuantType.IQ2_S, 16, 15, 0.125, _put_iq2_s),
+    QuantType.IQ2_XS: _codebook_encoder(QuantType.IQ2_XS, 16, 15, 0.125, _put_iq2_xs),
+    QuantType.IQ2_XXS: _codebook_encoder(QuantType.IQ2_XXS, 32, 15, 0.125, _put_iq2_xxs),
+    QuantType.IQ1_M: _codebook_encoder(QuantType.IQ1_M, 16, 7, 1.0, _put_iq1_m),
+    QuantType.IQ1_S: _codebook_encoder(QuantType.IQ1_S, 32, 7, 1.0, _put_iq1_s),
+}

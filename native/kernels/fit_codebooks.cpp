@@ -1,0 +1,311 @@
+// Scales and entries of the types with codebooks (codebooks.h). The levels of 8 or 4 elements must be an
+// entry.
+//
+// The search for a scale ignores the codebook: a lane is a scale, and each element takes its nearest level.
+// The entries are then the best ones for the scale that is stored: all entries are compared, a lane is an
+// entry.
+#include <cmath>
+
+#include "codebooks.h"
+#include "entry_points.h"
+#include "vector_math.h"
+
+namespace chaski::CHASKI_ISA {
+namespace {
+
+constexpr float kNegligible = 1e-15f, kDelta = 0.125f;
+constexpr int kMostElements = 32, kMostGroups = 4, kMostLevels = 8, kScales = 32;
+
+// A codebook: entries are words of levels, 2 bits each for groups of 8 elements, 3 bits for groups of 4.
+struct Book {
+    const uint16_t* words;
+    int entries, group, levels;
+    float values[kMostLevels];
+    bool is_signed;   // the entries are magnitudes
+    bool is_even;     // the number of negative signs of 8 elements is even
+    float low, high;  // the levels of the largest magnitude that are tried, as shares of the highest one
+};
+
+Book book_of(DType type) {
+    switch (type) {
+        case DType::IQ2_XXS:
+            return {kIQ2_XXSWords, 256, 8, 3, {8, 25, 43}, true, true, 0.75f, 1.5f};
+        case DType::IQ2_XS:
+            return {kIQ2_XSWords, 512, 8, 3, {8, 25, 43}, true, true, 0.75f, 1.5f};
+        case DType::IQ2_S:
+            return {kIQ2_SWords, 1024, 8, 3, {8, 25, 43}, true, false, 0.75f, 1.5f};
+        case DType::IQ3_XXS:
+            return {kIQ3_XXSWords, 256, 4, 8, {4, 12, 20, 28, 36, 44, 52, 62}, true, true, 0.75f, 1.3f};
+        case DType::IQ3_S:
+            return {kIQ3_SWords, 512, 4, 8, {1, 3, 5, 7, 9, 11, 13, 15}, true, false, 0.75f, 1.3f};
+        default:  // IQ1_S and IQ1_M, whose levels are moved by a delta
+            return {kIQ1_SWords, 2048, 8, 3, {-1, 0, 1}, false, false, 0.7f, 3.8f};
+    }
+}
+
+#if defined(__AVX512F__)
+CHASKI_INLINE F32x16 look_up(const float* table, I32x16 index) {
+    return {_mm512_permutexvar_ps(index.v, _mm512_loadu_ps(table))};
+}
+// x + step where x's lane of `at` is above the middle.
+CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
+    const __mmask16 above = _mm512_cmp_ps_mask(at.v, _mm512_set1_ps(middle), _CMP_GT_OQ);
+    return {_mm512_mask_add_ps(x.v, above, x.v, _mm512_set1_ps(step))};
+}
+CHASKI_INLINE void keep_less(F32x16 error, I32x16 entry, F32x16& least, I32x16& best) {
+    const __mmask16 less = _mm512_cmp_ps_mask(error.v, least.v, _CMP_LT_OQ);
+    least.v = _mm512_mask_mov_ps(least.v, less, error.v);
+    best.v = _mm512_mask_mov_epi32(best.v, less, entry.v);
+}
+#else
+CHASKI_INLINE F32x16 look_up(const float* table, I32x16 index) {
+    int32_t places[kLanes];
+    float found[kLanes];
+    store_i32(places, index);
+    for (int r = 0; r < kLanes; ++r) found[r] = table[places[r] & 15];
+    return load_f32(found);
+}
+CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
+    float sum[kLanes], places[kLanes];
+    store_f32(sum, x);
+    store_f32(places, at);
+    for (int r = 0; r < kLanes; ++r) sum[r] = places[r] > middle ? sum[r] + step : sum[r];
+    return load_f32(sum);
+}
+CHASKI_INLINE void keep_less(F32x16 error, I32x16 entry, F32x16& least, I32x16& best) {
+    float errors[kLanes], lowest[kLanes];
+    int32_t entries[kLanes], chosen[kLanes];
+    store_f32(errors, error);
+    store_f32(lowest, least);
+    store_i32(entries, entry);
+    store_i32(chosen, best);
+    for (int r = 0; r < kLanes; ++r) {
+        const bool is_less = errors[r] < lowest[r];
+        lowest[r] = is_less ? errors[r] : lowest[r];
+        chosen[r] = is_less ? entries[r] : chosen[r];
+    }
+    least = load_f32(lowest);
+    best = load_i32(chosen);
+}
+#endif
+
+// A sub-block as its entries see it: with magnitudes if the signs are stored elsewhere, one bit each in
+// `signs`. If the number of negative signs must be even, the element that matters least takes the wrong one.
+struct Prepared {
+    float x[kMostElements];
+    uint8_t signs[kMostGroups];
+    float largest;
+};
+
+Prepared prepare(const Book& book, const float* x, const float* weights, int elements) {
+    Prepared found{};
+    for (int begin = 0; begin < elements; begin += 8) {
+        uint8_t& signs = found.signs[begin / 8];
+        int least = begin;
+        float cost = INFINITY;
+        for (int i = begin; i < begin + 8; ++i) {
+            const bool is_negative = book.is_signed && x[i] < 0.0f;
+            found.x[i] = is_negative ? -x[i] : x[i];
+            if (is_negative) signs = static_cast<uint8_t>(signs | 1 << (i - begin));
+            const float size = std::fabs(x[i]);
+            found.largest = size > found.largest ? size : found.largest;
+            if (weights[i] * x[i] * x[i] < cost) {
+                cost = weights[i] * x[i] * x[i];
+                least = i;
+            }
+        }
+        if (book.is_even && __builtin_popcount(signs) % 2 != 0) {
+            signs = static_cast<uint8_t>(signs ^ 1 << (least - begin));
+            found.x[least] = -found.x[least];
+        }
+    }
+    return found;
+}
+
+// The best scale for the levels that elements have with each of the tried scales, if every level is possible.
+struct Fitted {
+    float scale = 0.0f, gain = 0.0f;
+};
+
+void fit_levels(const Book& book, const Prepared& block, const float* weights, int elements, float delta,
+                Fitted& best) {
+    if (block.largest <= kNegligible) return;
+    float middles[kMostLevels], steps[kMostLevels];
+    for (int i = 0; i + 1 < book.levels; ++i) {
+        middles[i] = 0.5f * (book.values[i] + book.values[i + 1]) + delta;
+        steps[i] = book.values[i + 1] - book.values[i];
+    }
+    const float top = book.values[book.levels - 1], inverse = top / block.largest;
+    for (int begin = 0; begin < kScales; begin += kLanes) {
+        float tried[kLanes], sums[kLanes], products[kLanes];
+        for (int r = 0; r < kLanes; ++r) {
+            const float share = static_cast<float>(begin + r) / (kScales - 1);
+            tried[r] = inverse * (book.low + (book.high - book.low) * share);
+        }
+        const F32x16 by = load_f32(tried);
+        F32x16 ll = splat(0.0f), xl = ll;
+        for (int i = 0; i < elements; ++i) {
+            const F32x16 at = splat(block.x[i]) * by;
+            F32x16 level = splat(book.values[0] + delta);
+            for (int k = 0; k + 1 < book.levels; ++k) level = step_up(level, at, middles[k], steps[k]);
+            const F32x16 weighted = splat(weights[i]) * level;
+            ll = ll + weighted * level;
+            xl = xl + weighted * splat(block.x[i]);
+        }
+        store_f32(sums, ll);
+        store_f32(products, xl);
+        for (int r = 0; r < kLanes; ++r) {
+            const float scale = sums[r] > 0.0f ? products[r] / sums[r] : 0.0f, gain = scale * products[r];
+            if (scale > 0.0f && gain > best.gain) best = {scale, gain};
+        }
+    }
+}
+
+// The errors of all possible values of four bits of a word (two elements), or of three bits (one element).
+using Tables = float[kMostGroups * 2][4][16];
+
+void fill_tables(const Book& book, const Prepared& block, const float* weights, int elements, float scale,
+                 float delta, Tables& tables) {
+    float levels[kMostLevels];
+    for (int k = 0; k < kMostLevels; ++k) levels[k] = scale * (book.values[k] + delta);
+    const auto write_errors = [&](int i, float* errors, int count) __attribute__((always_inline)) {
+        for (int k = 0; k < count; ++k) {
+            const float rest = block.x[i] - levels[k];
+            errors[k] = weights[i] * (rest * rest);
+        }
+    };
+    for (int i = 0; i < elements; i += book.group == 8 ? 2 : 1) {
+        if (book.group == 4) {
+            write_errors(i, tables[i / 4][i % 4], 8);
+            continue;
+        }
+        float first[4], second[4], *table = tables[i / 8][i % 8 / 2];
+        write_errors(i, first, 4);
+        write_errors(i + 1, second, 4);
+        for (int high = 0; high < 4; ++high) {
+            for (int low = 0; low < 4; ++low) table[4 * high + low] = first[low] + second[high];
+        }
+    }
+}
+
+// The entries with the smallest errors for each group of a sub-block, and those errors. Of equal ones the
+// first.
+template <int kBits, int kGroups>
+void nearest_entries(const Book& book, const Tables& tables, int32_t* entries, float* errors) {
+    alignas(64) static constexpr int32_t kNumbers[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                             8, 9, 10, 11, 12, 13, 14, 15};
+    F32x16 least[kGroups];
+    I32x16 best[kGroups], number = load_i32(kNumbers);
+    for (int g = 0; g < kGroups; ++g) {
+        least[g] = splat(INFINITY);
+        best[g] = splat(0);
+    }
+    for (int e = 0; e < book.entries; e += kLanes) {
+        const I32x16 word = load_u16(book.words + e);
+        const I32x16 fields[4] = {bits<0, kBits>(word), bits<kBits, kBits>(word),
+                                  bits<2 * kBits, kBits>(word), bits<3 * kBits, kBits>(word)};
+        for (int g = 0; g < kGroups; ++g) {
+            const F32x16 error = (look_up(tables[g][0], fields[0]) + look_up(tables[g][1], fields[1])) +
+                                 (look_up(tables[g][2], fields[2]) + look_up(tables[g][3], fields[3]));
+            keep_less(error, number, least[g], best[g]);
+        }
+        number = number + splat(kLanes);
+    }
+    for (int g = 0; g < kGroups; ++g) {
+        float lowest[kLanes];
+        int32_t chosen[kLanes];
+        store_f32(lowest, least[g]);
+        store_i32(chosen, best[g]);
+        int at = 0;
+        for (int r = 1; r < kLanes; ++r) {
+            const bool is_better =
+                lowest[r] < lowest[at] || (lowest[r] == lowest[at] && chosen[r] < chosen[at]);
+            at = is_better ? r : at;
+        }
+        entries[g] = chosen[at];
+        errors[g] = lowest[at];
+    }
+}
+
+struct Chosen {
+    int32_t entries[kMostGroups * 2];
+    float errors[kMostGroups * 2];
+    float total;
+};
+
+Chosen choose(const Book& book, const Prepared& block, const float* weights, int elements, float scale,
+              float delta) {
+    Tables tables;
+    Chosen found;
+    const int groups = elements / book.group;
+    fill_tables(book, block, weights, elements, scale, delta, tables);
+    if (book.group == 8) {
+        if (groups == 4) nearest_entries<4, 4>(book, tables, found.entries, found.errors);
+        if (groups == 2) nearest_entries<4, 2>(book, tables, found.entries, found.errors);
+    } else {
+        nearest_entries<3, 8>(book, tables, found.entries, found.errors);
+    }
+    found.total = 0.0f;
+    for (int g = 0; g < groups; ++g) found.total += found.errors[g];
+    return found;
+}
+
+// The best scale for given entries.
+Fitted fit_entries(const Book& book, const Prepared& block, const float* weights, int elements,
+                   const Chosen& chosen) {
+    float ll = 0.0f, xl = 0.0f;
+    const int bits = book.group == 8 ? 2 : 3;
+    for (int i = 0; i < elements; ++i) {
+        const int word = book.words[chosen.entries[i / book.group]];
+        const float level = book.values[word >> (bits * (i % book.group)) & ((1 << bits) - 1)];
+        ll += weights[i] * level * level;
+        xl += weights[i] * level * block.x[i];
+    }
+    const float scale = ll > 0.0f ? xl / ll : 0.0f;
+    return {scale, scale * xl};
+}
+
+}  // namespace
+
+void fit_codebook(DType type, const SubBlocks& x, float* scales) {
+    const Book book = book_of(type);
+    for (int64_t i = 0; i < x.count; ++i) {
+        const float* weights = x.weights + x.elements * i;
+        const Prepared block = prepare(book, x.values + x.elements * i, weights, x.elements);
+        Fitted best;
+        if (book.is_signed) {
+            fit_levels(book, block, weights, x.elements, 0.0f, best);
+            // Entries lack some levels, which moves the best scale.
+            const Chosen chosen = choose(book, block, weights, x.elements, best.scale, 0.0f);
+            const Fitted fitted = fit_entries(book, block, weights, x.elements, chosen);
+            if (fitted.scale > 0.0f) best = fitted;
+        } else {
+            for (float delta : {kDelta, -kDelta}) fit_levels(book, block, weights, x.elements, delta, best);
+        }
+        scales[i] = best.scale;
+    }
+}
+
+void choose_entries(DType type, const SubBlocks& x, const float* scales, uint16_t* entries, uint8_t* signs) {
+    const Book book = book_of(type);
+    const int groups = x.elements / book.group, octets = x.elements / 8;
+    for (int64_t i = 0; i < x.count; ++i, entries += groups, signs += octets) {
+        const float* weights = x.weights + x.elements * i;
+        const Prepared block = prepare(book, x.values + x.elements * i, weights, x.elements);
+        Chosen chosen = choose(book, block, weights, x.elements, scales[i], book.is_signed ? 0.0f : kDelta);
+        for (int octet = 0; octet < octets; ++octet) signs[octet] = block.signs[octet];
+        if (!book.is_signed) {
+            const Chosen other = choose(book, block, weights, x.elements, scales[i], -kDelta);
+            const bool is_each = type == DType::IQ1_M;  // a delta for each group
+            for (int g = 0; g < groups; ++g) {
+                const bool is_better =
+                    is_each ? other.errors[g] < chosen.errors[g] : other.total < chosen.total;
+                if (is_better) chosen.entries[g] = other.entries[g];
+                signs[g] = is_better ? 1 : 0;
+            }
+        }
+        for (int g = 0; g < groups; ++g) entries[g] = static_cast<uint16_t>(chosen.entries[g]);
+    }
+}
+
+}  // namespace chaski::CHASKI_ISA
