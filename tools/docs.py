@@ -114,7 +114,7 @@ Such small models lose more than large ones. [Choosing a file](choosing.md) expl
 def losses_section() -> str:
     """Return the table of what the types lose."""
     head = ("model", "type", "bits per weight", "KL divergence", "99 %", "same top token", "perplexity")
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             model,
             name,

@@ -88,7 +88,7 @@ def _row(found: dict[str, Any]) -> dict[str, float]:
     model, comparison = found["model"], found["comparison"]
 
     def value(name: str) -> float:
-        return comparison[name]["value"]
+        return float(comparison[name]["value"])
 
     return {
         "bits_per_weight": round(8 * model["bytes"] / model["weights"], 2),

@@ -102,6 +102,7 @@ def command(
         ]
 
     with Records.open(description, restart) as records:
+        _note_stored(min(len(records), num_chunks), num_chunks)
         with closing(_Progress(model, records, num_chunks)) as progress:
             try:
                 evaluate(load, chunks, num_chunks, records, progress)
@@ -119,6 +120,14 @@ def command(
         click.echo(_tables(description, summary, num_chunks), nl=False)
     if plot is not None:
         show(list(_charts(description, summary, scores, chunks)), plot)
+
+
+def _note_stored(stored: int, num_chunks: int) -> None:
+    """Tell on stderr that some scores come from an earlier run."""
+    if stored == num_chunks:
+        click.echo("Shown from stored scores; --restart measures again", err=True)
+    elif stored:
+        click.echo(f"Continued after {stored} of {num_chunks} chunks", err=True)
 
 
 def _read(text: str) -> str:

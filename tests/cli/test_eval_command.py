@@ -90,6 +90,8 @@ def test_ctrl_c_keeps_finished_chunks(files: list[Path], monkeypatch: pytest.Mon
     asked = (model, text, "--context", 32, "--json")
     continued = chaski(*asked)
     assert details[0].startswith("chunk 3 of 7")
+    assert continued.stderr == "Continued after 3 of 7 chunks\n"
+    assert "--restart measures again" in chaski(*asked).stderr
     assert continued.stdout == chaski(*asked).stdout == chaski(*asked, "--restart").stdout
 
 

@@ -78,16 +78,17 @@ def remote_candidates(name: ModelName, access: Access) -> Iterator[list[Candidat
         _write_beginning(hub, models[0], Path(folder))
         first = Path(folder) / _part_name(models[0], 0)
         repository = f"{name.host}/{name.namespace}/{name.model}"
+        tags = [_quantization(model) for model in models]
         yield [
             Candidate(
-                f"{repository}:{_tag(model)}",
-                quantization(model.path.name) or quantization(model.path.parent.name),
+                f"{repository}:{tag if tag and tags.count(tag) == 1 else f'{model.path.name}.gguf'}",
+                tag,
                 model.num_bytes,
                 first,
                 model.num_bytes - models[0].num_bytes,
                 is_here=False,
             )
-            for model in models
+            for model, tag in zip(models, tags, strict=True)
         ]
 
 
@@ -114,8 +115,9 @@ def _part_name(model: HubModel, number: int) -> str:
     return f"{stem}.gguf" if count == 1 else f"{stem}-{number + 1:05d}-of-{count:05d}.gguf"
 
 
-def _tag(model: HubModel) -> str:
-    return quantization(model.path.name) or quantization(model.path.parent.name) or f"{model.path.name}.gguf"
+def _quantization(model: HubModel) -> str:
+    """Return the quantization that the name of a file or of its folder ends with, or ""."""
+    return quantization(model.path.name) or quantization(model.path.parent.name)
 
 
 def _of_file(name: str, path: Path) -> Candidate:

@@ -141,11 +141,11 @@ class Records:
 
 def stored_evaluations() -> list[tuple[Description, Scores]]:
     """Return all stored evaluations that have scores. Unreadable files are left out."""
-    found = []
+    found: list[tuple[Description, Scores]] = []
     with suppress(OSError):
         for path in sorted(_folder().glob("*.json")):
             with suppress(OSError, msgspec.MsgspecError):
-                description = msgspec.json.decode(path.read_bytes(), type=Description)
+                description: Description = msgspec.json.decode(path.read_bytes(), type=Description)
                 data = path.with_suffix(".scores").read_bytes()
                 size = description.chunk * SCORE.itemsize
                 if whole := len(data) // size * size:

@@ -185,6 +185,15 @@ def test_a_repository_is_advised_by_the_beginning_of_one_file(
     assert found[0].candidate.name == f"{hub.host}/me/model:Q8_0"
 
 
+def test_files_of_one_type_are_told_apart(hub: FakeRegistry) -> None:
+    """Their tags are file names, which `chaski pull` takes as well."""
+    hub.files["more/other-Q8_0.gguf"] = hub.files["tiny-Q8_0.gguf"]
+    hub.files["F16/other.gguf"] = hub.files.pop("tiny-F16.gguf")
+    with remote_candidates(hub.name("me/model"), LOCAL) as listed:
+        found = {each.name.rpartition(":")[2]: each.type for each in listed}
+    assert found == {"other-Q8_0.gguf": "Q8_0", "tiny-Q8_0.gguf": "Q8_0", "F16": "F16", "F32": "F32"}
+
+
 def test_a_split_model_alone(hub: FakeRegistry) -> None:
     hub.files = {name: data for name, data in hub.files.items() if "F32" in name}
     with remote_candidates(hub.name("me/model"), LOCAL) as listed:

@@ -7,6 +7,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from chaski.runner.generation.output_sequences import StreamedLogits
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.loader import load_parts
 from chaski.runner.loading.parts import ModelParts, PartOptions
+from chaski.runner.prefix.slots import Slot
 from chaski.store.model import StoredModel
 from tests.tiny_llama import BOS, write_tiny_llama
 
@@ -223,7 +225,7 @@ class Rows:
 def test_logits_that_are_computed_again_are_told_once() -> None:
     """The engine computes all tokens of a sequence again if a batch failed."""
     sequence = StreamedLogits(range(8), range(2, 8))
-    sequence.slot = SimpleNamespace(tokens=list(range(8)))
+    sequence.start(cast(Slot, SimpleNamespace(tokens=list(range(8)))))
     for batch in (range(2, 4), range(4, 5), None, range(2, 6), range(6, 8)):
         if batch is None:
             sequence.restart()
@@ -236,6 +238,6 @@ def test_logits_that_are_computed_again_are_told_once() -> None:
 
 def test_tokens_before_the_outputs_are_computed_in_whole_batches() -> None:
     sequence = StreamedLogits(range(100), range(60, 100))
-    sequence.slot = SimpleNamespace(tokens=[])
+    sequence.start(cast(Slot, SimpleNamespace(tokens=[])))
     assert sequence.share(50, 16) == 50
     assert sequence.share(512, 16) == 76
