@@ -160,7 +160,8 @@ def answer(path: Path, asked: dict[str, Any]) -> Any:
     for ids in asked["scored"]:
         model.begin()
         logits = model.after(ids[:-1], asked["first"] - 1)
-        found.append(surprisals(logits, ids[asked["first"] :]).tolist())
+        scores = surprisals(logits, ids[asked["first"] :]).tolist()
+        found.append([scores, logits.argmax(axis=1).tolist()] if asked.get("top") else scores)
     return found
 
 

@@ -46,6 +46,8 @@ COUNT = 64
 CONTEXT = 512
 # In exact arithmetic, two tokens that the engines choose differently are this near.
 NEAR = 0.6
+# BF16 rounds activations, too, and llama.cpp's F16 does.
+NEAR_UNROUNDED = 0.2
 FETCHED: dict[str, Callable[[Path], Path]] = {"smollm2": fetch_smollm2, "gemma3": fetch_gemma3}
 
 
@@ -126,12 +128,25 @@ def test_logits_are_no_further_from_exact_than_those_of_llama_cpp(model: Path, e
 
 
 @pytest.mark.parametrize("type", ["as published", *TYPES])
-def test_perplexity_is_that_of_llama_cpp(model: Path, exact: Path, type: str, tmp_path: Path) -> None:
+def test_each_type_predicts_as_in_llama_cpp(model: Path, exact: Path, type: str, tmp_path: Path) -> None:
+    """Perplexities are equal within 0.5 %, and top tokens differ only where two are nearly as likely."""
     path = model if type == "as published" else write_mixture(exact, tmp_path, type)
     with loaded(path) as found:
         chunks = Chunks.of(TEXT.read_text(), found.tokenizer, CONTEXT)
         pieces, first = [chunks[index] for index in range(len(chunks))], chunks.num_unscored
-        ours = [surprisals(found.logits(ids[:-1])[first - 1 :], ids[first:]) for ids in pieces]
-    theirs = llama_cpp(path, scored=pieces, first=first)
-    ratio = np.exp(np.mean(ours) - np.mean(theirs))
-    assert ratio == pytest.approx(1, abs=0.005)
+        rows = [found.logits(ids[:-1])[first - 1 :] for ids in pieces]
+    ours = np.array([surprisals(each, ids[first:]) for each, ids in zip(rows, pieces, strict=True)])
+    replies = llama_cpp(path, scored=pieces, first=first, top=True)
+    theirs = np.array([scores for scores, _ in replies])
+    assert np.exp(ours.mean() - theirs.mean()) == pytest.approx(1, abs=0.005)
+    gaps = np.array(
+        [
+            row.max() - row[token]
+            for each, (_, tokens) in zip(rows, replies, strict=True)
+            for row, token in zip(each, tokens, strict=True)
+        ]
+    )
+    print(f"{type}: perplexity {np.exp(ours.mean()):.3f}, {np.exp(theirs.mean()):.3f}; ", end="")
+    print(f"{(gaps > 0).mean():.1%} of the top tokens differ, {gaps.max():.3f} apart at most")
+    assert gaps.max() < (NEAR_UNROUNDED if type in ("F16", "BF16") else 2 * NEAR)
+    assert (gaps > 0).mean() < 0.1
