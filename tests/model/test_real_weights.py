@@ -111,14 +111,17 @@ def test_greedy_tokens_differ_only_where_two_are_nearly_as_likely(model: Path, e
     assert len(gaps) < 0.1 * num_tokens
 
 
-def test_logits_are_no_further_from_exact_than_those_of_llama_cpp(model: Path, exact: Path) -> None:
+def test_logits_are_no_further_from_exact_than_those_of_llama_cpp(
+    model: Path, exact: Path, tmp_path: Path
+) -> None:
     with loaded(model) as quantized:
         chunks = Chunks.of(TEXT.read_text(), quantized.tokenizer, CONTEXT)
         ids = chunks[1][:200]
         ours = quantized.logits(ids)
     with loaded(exact, "f32") as reference:
         wanted = reference.logits(ids)
-    theirs = np.array(llama_cpp(model, logits=ids), np.float32)
+    llama_cpp(model, logits=ids, file=str(tmp_path / "logits.npy"))
+    theirs = np.load(tmp_path / "logits.npy")
 
     def error(logits: np.ndarray) -> float:
         differences = logits.astype(np.float64) - wanted
