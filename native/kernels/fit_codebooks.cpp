@@ -13,11 +13,11 @@
 namespace chaski::CHASKI_ISA {
 namespace {
 
-constexpr float kNegligible = 1e-15f, kDelta = 0.125f;
+constexpr float kLeastDivisor = 1e-15f, kDelta = 0.125f;
 constexpr int kMostElements = 32, kMostGroups = 4, kMostLevels = 8, kScales = 32;
 
 // A codebook: entries are words of levels, 2 bits each for groups of 8 elements, 3 bits for groups of 4.
-struct Book {
+struct FitBook {
     const uint16_t* words;
     int entries, group, levels;
     float values[kMostLevels];
@@ -26,7 +26,7 @@ struct Book {
     float low, high;  // the levels of the largest magnitude that are tried, as shares of the highest one
 };
 
-Book book_of(DType type) {
+FitBook book_of(DType type) {
     switch (type) {
         case DType::IQ2_XXS:
             return {kIQ2_XXSWords, 256, 8, 3, {8, 25, 43}, true, true, 0.75f, 1.5f};
@@ -97,7 +97,7 @@ struct Prepared {
     float largest;
 };
 
-Prepared prepare(const Book& book, const float* x, const float* weights, int elements) {
+Prepared prepare(const FitBook& book, const float* x, const float* weights, int elements) {
     Prepared found{};
     for (int begin = 0; begin < elements; begin += 8) {
         uint8_t& signs = found.signs[begin / 8];
@@ -127,9 +127,9 @@ struct Fitted {
     float scale = 0.0f, gain = 0.0f;
 };
 
-void fit_levels(const Book& book, const Prepared& block, const float* weights, int elements, float delta,
+void fit_levels(const FitBook& book, const Prepared& block, const float* weights, int elements, float delta,
                 Fitted& best) {
-    if (block.largest <= kNegligible) return;
+    if (block.largest <= kLeastDivisor) return;
     float middles[kMostLevels], steps[kMostLevels];
     for (int i = 0; i + 1 < book.levels; ++i) {
         middles[i] = 0.5f * (book.values[i] + book.values[i + 1]) + delta;
@@ -164,7 +164,7 @@ void fit_levels(const Book& book, const Prepared& block, const float* weights, i
 // The errors of all possible values of four bits of a word (two elements), or of three bits (one element).
 using Tables = float[kMostGroups * 2][4][16];
 
-void fill_tables(const Book& book, const Prepared& block, const float* weights, int elements, float scale,
+void fill_tables(const FitBook& book, const Prepared& block, const float* weights, int elements, float scale,
                  float delta, Tables& tables) {
     float levels[kMostLevels];
     for (int k = 0; k < kMostLevels; ++k) levels[k] = scale * (book.values[k] + delta);
@@ -191,7 +191,7 @@ void fill_tables(const Book& book, const Prepared& block, const float* weights, 
 // The entries with the smallest errors for each group of a sub-block, and those errors. Of equal ones the
 // first.
 template <int kBits, int kGroups>
-void nearest_entries(const Book& book, const Tables& tables, int32_t* entries, float* errors) {
+void nearest_entries(const FitBook& book, const Tables& tables, int32_t* entries, float* errors) {
     alignas(64) static constexpr int32_t kNumbers[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                              8, 9, 10, 11, 12, 13, 14, 15};
     F32x16 least[kGroups];
@@ -233,7 +233,7 @@ struct Chosen {
     float total;
 };
 
-Chosen choose(const Book& book, const Prepared& block, const float* weights, int elements, float scale,
+Chosen choose(const FitBook& book, const Prepared& block, const float* weights, int elements, float scale,
               float delta) {
     Tables tables;
     Chosen found;
@@ -251,7 +251,7 @@ Chosen choose(const Book& book, const Prepared& block, const float* weights, int
 }
 
 // The best scale for given entries.
-Fitted fit_entries(const Book& book, const Prepared& block, const float* weights, int elements,
+Fitted fit_entries(const FitBook& book, const Prepared& block, const float* weights, int elements,
                    const Chosen& chosen) {
     float ll = 0.0f, xl = 0.0f;
     const int bits = book.group == 8 ? 2 : 3;
@@ -268,7 +268,7 @@ Fitted fit_entries(const Book& book, const Prepared& block, const float* weights
 }  // namespace
 
 void fit_codebook(DType type, const SubBlocks& x, float* scales) {
-    const Book book = book_of(type);
+    const FitBook book = book_of(type);
     for (int64_t i = 0; i < x.count; ++i) {
         const float* weights = x.weights + x.elements * i;
         const Prepared block = prepare(book, x.values + x.elements * i, weights, x.elements);
@@ -287,7 +287,7 @@ void fit_codebook(DType type, const SubBlocks& x, float* scales) {
 }
 
 void choose_entries(DType type, const SubBlocks& x, const float* scales, uint16_t* entries, uint8_t* signs) {
-    const Book book = book_of(type);
+    const FitBook book = book_of(type);
     const int groups = x.elements / book.group, octets = x.elements / 8;
     for (int64_t i = 0; i < x.count; ++i, entries += groups, signs += octets) {
         const float* weights = x.weights + x.elements * i;
