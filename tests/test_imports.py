@@ -186,6 +186,7 @@ def test_a_package_is_reached_through_one_file(package: str, seam: str) -> None:
 def test_only_some_files_touch_the_native_module() -> None:
     users = [path for path in MODULES if "chaski._native" in all_imports(path)]
     assert {path.relative_to(PACKAGE).parts[:2] for path in users} == {
+        ("formats", "codebook_encoders.py"),  # the encoders of blocks with codebooks
         ("formats", "dequantize.py"),  # the codebooks
         ("formats", "quantize.py"),  # the encoders of blocks
         ("formats", "scale_search.py"),  # the search for scales of quantized blocks

@@ -51,7 +51,7 @@ def test_json_has_all_facts() -> None:
     of_text = ["MiniCPMV4_6ForConditionalGeneration", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"]
     assert rows["qwen35"]["converter"] == of_text
     assert rows["gemma3n"]["differences"].keys() == {"transformers"}
-    assert [row["architecture"] for row in json.loads(models("gpt", "--json"))] == ["gpt-oss"]
+    assert [row["architecture"] for row in json.loads(models("gpt-oss", "--json"))] == ["gpt-oss"]
 
 
 def test_what_is_not_native_names_the_command_that_installs_the_extra() -> None:
