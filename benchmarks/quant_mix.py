@@ -55,6 +55,8 @@ _FALLBACK = {
     _T.Q5_K: _T.Q5_1,
     _T.Q6_K: _T.Q8_0,
     _T.IQ4_XS: _T.IQ4_NL,
+    **dict.fromkeys((_T.TQ1_0, _T.TQ2_0), _T.Q4_0),
+    **dict.fromkeys((_T.IQ1_S, _T.IQ1_M, _T.IQ2_XXS, _T.IQ2_XS, _T.IQ2_S, _T.IQ3_XXS, _T.IQ3_S), _T.IQ4_NL),
 }
 
 _OWN_OUTPUT = (_T.F32, _T.F16, _T.BF16, _T.Q8_0)  # types that the output matrix shares with the rest

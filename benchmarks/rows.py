@@ -66,6 +66,9 @@ _GOALS_BY_TYPE: dict[str, tuple[Goal, Goal | None]] = {
     "MXFP4": (Goal("prefill", 1.3), None),
     "F16": (Goal("prefill", 1.0), Goal("decode", 1.0, share=0.9)),
     "BF16": (Goal("prefill", 1.15), None),
+    **dict.fromkeys(
+        ("IQ1_S", "IQ2_XXS", "IQ2_S", "IQ3_XXS", "IQ3_S"), (Goal("prefill", 1.5), Goal("decode", 1.2))
+    ),
 }
 TYPES = tuple(_GOALS_BY_TYPE)
 _BATCH_GOALS = {8: 4.0, 32: 3.0}
