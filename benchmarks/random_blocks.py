@@ -101,7 +101,8 @@ def _set_exponents(data: NDArray[np.uint8], kind: QuantType) -> None:
 def _set_scales(blocks: NDArray[np.uint8], kind: QuantType, scale: float) -> None:
     if kind is _T.IQ1_M:  # a quarter of it in each of four words
         words = blocks[:, -8:].view(np.uint16)
-        words[:] = words & 0x0FFF | np.float16(scale).view(np.uint16) >> np.arange(0, 16, 4, np.uint16) << 12
+        quarters = np.float16(scale).view(np.uint16) >> np.arange(0, 16, 4, dtype=np.uint16)
+        words[:] = words & 0x0FFF | quarters << 12
         return
     where = _SCALES[kind]
     blocks[:, where.scale_at : where.scale_at + 2] = np.array([scale], np.float16).view(np.uint8)

@@ -208,7 +208,8 @@ def _codebook(type: QuantType) -> Floats:
     else:
         levels = words[:, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
         values = [-1, 0, 1] if type is QuantType.IQ1_S else [8, 25, 43]
-    return np.array(values, np.float32)[levels]
+    entries: Floats = np.array(values, np.float32)[levels]
+    return entries
 
 
 def _signs(bits: BlockFields) -> Floats:
@@ -231,7 +232,8 @@ def _four_sevens(words: BlockFields) -> tuple[Bytes, Bytes]:
 def _entries(type: QuantType, low: BlockFields, high: BlockFields | int = 0) -> Floats:
     """Return the codebook's entries for indices with these low bytes and higher bits: (blocks, 256)."""
     index = low.astype(np.int64) | np.int64(high) << 8
-    return _codebook(type)[index].reshape(len(low), -1)
+    entries: Floats = _codebook(type)[index].reshape(len(low), -1)
+    return entries
 
 
 def _odd(scales: BlockFields, unit: float) -> Floats:
