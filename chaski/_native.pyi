@@ -163,6 +163,32 @@ def fit_listed(
     Scales of sub-blocks (n, 8, 16 or 32) whose levels are sixteen ascending values.
     """
 
+def fit_codebook(
+    type: int,
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    weights: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ],
+    isa: str = "auto",
+) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+    """Scales of sub-blocks (n, 16 or 32) for a type with a codebook."""
+
+def choose_entries(
+    type: int,
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    weights: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ],
+    scales: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    entries: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order="C", device="cpu")],
+    signs: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu")],
+    isa: str = "auto",
+) -> None:
+    """
+    Writes the best entries of a codebook for these scales, and the signs of each 8 elements (IQ1: 1 for a
+    negative delta).
+    """
+
 def rounded_rows(
     x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     in_super_blocks: bool,

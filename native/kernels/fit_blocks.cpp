@@ -63,22 +63,25 @@ class LineSearch {
             scale_.v[r] = 0.0f;
             error_.v[r] = INFINITY;
         }
+        lowest_ = low_;
         if (is_weighted_) find_pivots();
         if (!is_weighted_) weigh(load_f32(mean.v));
         sum_up();
     }
 
-    // Tries a line with this many intervals from the start of the best line to the highest value.
+    // Tries a line with this many intervals up to the highest value: from the lowest value with weights,
+    // which finds the line of values that lie on one, and else from the start of the best line.
     void propose_span(float intervals) {
+        const Lanes start = is_weighted_ ? lowest_ : low_;
         Lanes inverse;
-        for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(high_.v[r] - low_.v[r]) * intervals;
-        propose(inverse);
+        for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(high_.v[r] - start.v[r]) * intervals;
+        propose(inverse, start);
     }
 
     void propose_again() {
         Lanes inverse;
         for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(scale_.v[r]);
-        propose(inverse);
+        propose(inverse, low_);
     }
 
     void write(int64_t count, float* scales, float* minimums) const {
@@ -121,8 +124,8 @@ class LineSearch {
         store_f32(sum_xx_.v, wxx);
     }
 
-    void propose(const Lanes& inverse) {
-        const F32x16 by = load_f32(inverse.v), low = load_f32(low_.v), zero = splat(0.0f), top = splat(top_);
+    void propose(const Lanes& inverse, const Lanes& first) {
+        const F32x16 by = load_f32(inverse.v), low = load_f32(first.v), zero = splat(0.0f), top = splat(top_);
         const F32x16 pivot = load_f32(pivot_.v);
         const auto level_of = [&](F32x16 x) __attribute__((always_inline)) {
             return nearest((x + -low) * by, zero, top);
@@ -192,7 +195,7 @@ class LineSearch {
     // The element of largest weight. A weight may exceed the others a millionfold, and sums about that
     // element keep the small ones. 0 without weights.
     Lanes pivot_{};
-    Lanes low_, high_, scale_, error_, sum_w_, sum_x_, sum_xx_;
+    Lanes lowest_, low_, high_, scale_, error_, sum_w_, sum_x_, sum_xx_;
 };
 
 // Whole levels within a range.

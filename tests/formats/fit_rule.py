@@ -26,10 +26,12 @@ def in_order(terms: Floats) -> Floats:
 def affine(x: Floats, top: int, intervals: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
     search = _LineSearch(x, top, weights)
     high = x.max(axis=1)
+    lowest = search.low
     for number in intervals:
-        search.propose(reciprocal(high - search.low) * number)
+        start = search.low if weights is None else lowest
+        search.propose(reciprocal(high - start) * number, start)
     for _ in range(2):
-        search.propose(reciprocal(search.scale))
+        search.propose(reciprocal(search.scale), search.low)
     return search.scale, 0 - search.low
 
 
@@ -56,11 +58,11 @@ class _LineSearch:
         self._sum_x = in_order(self._weight * self._from_pivot)
         self._sum_xx = in_order(self._weight * self._from_pivot * self._from_pivot)
 
-    def propose(self, inverse: Floats) -> None:
-        """Fit a line to the levels of x on the grid `inverse * (x - low)`; keep it if it is better."""
-        levels = self._levels(self._x, inverse)
+    def propose(self, inverse: Floats, start: Floats) -> None:
+        """Fit a line to the levels of x on the grid `inverse * (x - start)`; keep it if it is better."""
+        levels = self._levels(self._x, inverse, start)
         at = (
-            self._levels(self._pivot[:, None], inverse)[:, 0] if self._is_weighted else np.zeros_like(inverse)
+            self._levels(self._pivot[:, None], inverse, start)[:, 0] if self._is_weighted else np.zeros_like(inverse)
         )
         from_at = levels - at[:, None]
         weighted = self._weight * from_at
@@ -79,8 +81,8 @@ class _LineSearch:
         self.scale = np.where(better, scale, self.scale)
         self.low = np.where(better, low, self.low)
 
-    def _levels(self, x: Floats, inverse: Floats) -> Floats:
-        return nearest_levels((x - self.low[:, None]) * inverse[:, None], 0, self._top)
+    def _levels(self, x: Floats, inverse: Floats, start: Floats) -> Floats:
+        return nearest_levels((x - start[:, None]) * inverse[:, None], 0, self._top)
 
     def _fit(self, sums: list[Floats], at: Floats) -> tuple[Floats, Floats]:
         """Return the weighted least-squares line of x over the levels, from sums about the pivot.

@@ -136,8 +136,27 @@ def test_importance_is_used_as_well_as_by_ggml(name: str, type: QuantType) -> No
         return float(np.sqrt(np.mean(difference * difference * IMPORTANCE)) / x.std())
 
     informed = weighted_error(quantize(x, type, importance=IMPORTANCE))
-    assert informed < 1.001 * WEIGHTED_ERROR[name][type]
+    assert informed < 1.005 * WEIGHTED_ERROR[name][type]
     assert informed < 0.99 * weighted_error(quantize(x, type))
+
+
+@pytest.mark.parametrize("type", [QuantType.Q5_1, QuantType.Q5_K])
+def test_a_column_that_counts_a_millionfold(type: QuantType) -> None:
+    """It comes out nearly exact, and the others do not get worse: sums keep their small terms."""
+    x = WEIGHTS["normal"].astype(np.float32)
+    importance = IMPORTANCE.copy()
+    importance[77] = 1e6
+    difference = dequantize(quantize(x, type, importance=importance), type, x.shape) - x
+    others = dequantize(quantize(x, type, importance=IMPORTANCE), type, x.shape) - x
+    assert np.abs(difference[:, 77]).max() < 0.002
+    assert np.square(difference[:, 64:77]).mean() < 1.5 * np.square(others[:, 64:77]).mean()
+
+
+def test_weights_on_a_lattice_keep_it_with_importance() -> None:
+    """Q5_1 holds the values of Q4_1 exactly."""
+    x = dequantize(quantize(WEIGHTS["normal"][:8], QuantType.Q4_1), QuantType.Q4_1, (8, SHAPE[1]))
+    found = dequantize(quantize(x, QuantType.Q5_1, importance=IMPORTANCE), QuantType.Q5_1, x.shape)
+    np.testing.assert_array_equal(found, x)
 
 
 def test_columns_without_importance_still_count() -> None:

@@ -1,0 +1,102 @@
+"""Encoders of IQ1 to IQ3 and of the ternary types: errors below ggml's, and the same bits everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize as quantize_gguf
+
+from chaski import _native
+from chaski.formats.codebook_encoders import CODEBOOK_ENCODERS
+from chaski.formats.dequantize import dequantize
+from chaski.formats.quant import QuantType as Q
+from chaski.formats.quantize import quantize
+from tests.formats.test_quantize import IMPORTANCE, WEIGHTS
+
+TYPES = list(CODEBOOK_ENCODERS)
+ROWS = 8
+# The error that ggml's code reaches with the first rows of these weights and this importance: the root of the
+# weighted mean square over the standard deviation (xllamacpp 2026.10).
+REFERENCE_ERROR = {
+    "normal": {Q.IQ3_S: 0.1544, Q.IQ3_XXS: 0.1958, Q.IQ2_S: 0.2886, Q.IQ2_XS: 0.3332, Q.IQ2_XXS: 0.3764},
+    "heavy tails": {Q.IQ3_S: 0.2223, Q.IQ3_XXS: 0.2581, Q.IQ2_S: 0.4311, Q.IQ2_XS: 0.4617, Q.IQ2_XXS: 0.5782},
+}
+REFERENCE_ERROR["normal"] |= {Q.IQ1_M: 0.5001, Q.IQ1_S: 0.5632}
+REFERENCE_ERROR["heavy tails"] |= {Q.IQ1_M: 0.5685, Q.IQ1_S: 0.7055}
+
+
+def rows(name: str) -> np.ndarray:
+    return np.ascontiguousarray(WEIGHTS[name][:ROWS], np.float32)
+
+
+@pytest.mark.parametrize("name", REFERENCE_ERROR)
+@pytest.mark.parametrize("type", TYPES)
+def test_errors_are_below_those_of_ggml(type: Q, name: str) -> None:
+    x = rows(name)
+    difference = dequantize(quantize(x, type, importance=IMPORTANCE), type, x.shape) - x
+    found = np.sqrt(np.mean(difference * difference * IMPORTANCE)) / x.std()
+    assert found < REFERENCE_ERROR[name][type]
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_importance_lowers_the_weighted_error(type: Q) -> None:
+    x = rows("normal")
+
+    def error(data: np.ndarray) -> float:
+        difference = dequantize(data, type, x.shape) - x
+        return float(np.mean(difference * difference * IMPORTANCE))
+
+    assert error(quantize(x, type, importance=IMPORTANCE)) < 0.98 * error(quantize(x, type))
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("type", TYPES)
+def test_instruction_sets_agree(type: Q, isa: str) -> None:
+    size = 16 if type in (Q.IQ1_M, Q.IQ2_S, Q.IQ2_XS) else 32
+    x = np.vstack([rows("heavy tails")[:1].reshape(-1, size), np.zeros((2, size)), np.full((1, size), -0.5)])
+    x = x.astype(np.float32)
+    weights = np.exp(np.random.default_rng(3).standard_normal(x.shape)).astype(np.float32)
+    groups = size // (4 if type in (Q.IQ3_S, Q.IQ3_XXS) else 8)
+
+    def found(isa: str) -> list[bytes]:
+        scales = _native.fit_codebook(int(type), x, weights, isa)
+        entries, signs = np.empty((len(x), groups), np.uint16), np.empty((len(x), size // 8), np.uint8)
+        _native.choose_entries(int(type), x, weights, scales, entries, signs, isa)
+        return [scales.tobytes(), entries.tobytes(), signs.tobytes()]
+
+    assert found(isa) == found("portable")
+
+
+@pytest.mark.parametrize("type", [*TYPES, Q.TQ1_0, Q.TQ2_0])
+def test_zeros_stay_zero(type: Q) -> None:
+    x = np.zeros((2, 256), np.float32)
+    np.testing.assert_array_equal(dequantize(quantize(x, type), type, x.shape), x)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_values_that_a_type_can_hold_are_found(type: Q) -> None:
+    """What a block decodes to is encoded again with nearly no loss."""
+    random = np.random.default_rng(7)
+    x = dequantize(quantize(random.standard_normal((4, 256)), type), type, (4, 256))
+    again = dequantize(quantize(x, type), type, x.shape)
+    assert np.abs(again - x).mean() < 0.2 * np.abs(x).mean()
+
+
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "small"])
+@pytest.mark.parametrize("type", [Q.TQ1_0, Q.TQ2_0])
+def test_ternary_types_have_the_bytes_of_gguf(type: Q, name: str) -> None:
+    x = rows(name)
+    wanted = quantize_gguf(x, GGMLQuantizationType(int(type)))
+    np.testing.assert_array_equal(quantize(x, type), wanted.view(np.uint8).reshape(-1))
+
+
+def test_sizes_are_checked() -> None:
+    x = np.zeros((2, 32), np.float32)
+    scales, entries, signs = np.zeros(2, np.float32), np.empty((2, 4), np.uint16), np.empty((2, 4), np.uint8)
+    with pytest.raises(ValueError, match="the results do not fit x"):
+        _native.choose_entries(int(Q.IQ3_S), x, x, scales, entries, signs)
+    with pytest.raises(ValueError, match="each sub-block has a scale"):
+        _native.choose_entries(int(Q.IQ1_S), x, x, scales[:1], entries, signs)
+    with pytest.raises(ValueError, match="16 or 32 elements"):
+        _native.fit_codebook(int(Q.IQ1_S), np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32))
