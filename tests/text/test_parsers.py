@@ -333,6 +333,8 @@ CASES = [
         )
         for constrained in ("", "<|plamo:constrain|>json")
     ),
+    # The closing tags end the answers, so they are not part of them.
+    ("apertus", 'Hi <|tools_prefix|>[{"get_weather": {"city": "Rome"}}]', [Content("Hi"), CALL]),
     (
         "pangu",
         f"[unused16]a[unused17] b [unused11][{ROME}][unused12]",

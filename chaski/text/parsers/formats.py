@@ -360,6 +360,7 @@ _SIGNS = {
     "<TOOLCALL>": "nemotron",
     "[unused9]": "pangu",
     "<function_calls>": "olmo3",
+    "<|header_start|>": "llama4",
     "<|python_tag|>": "llama3",
     "ipython": "llama3",
     "tool_code": "gemma3",

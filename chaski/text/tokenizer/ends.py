@@ -1,7 +1,8 @@
 """The tokens that end an answer: those that the metadata names, and those with a known spelling.
 
 Converters assign arbitrary types to such tokens, so the type decides nothing. The spellings, and the
-exceptions for combinations of them, are those of llama.cpp (its `llama-vocab.cpp`).
+exceptions for combinations of them, are those of llama.cpp (its `llama-vocab.cpp`), and those with which
+FunctionGemma and Apertus wait for the results of calls.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ END_TEXTS = frozenset(
         "<end_of_turn>",
         "<end_of_utterance>",
         "<eos>",
+        "<start_function_response>",
         "<turn|>",
         "<|call|>",
         "<|calls|>",
@@ -35,6 +37,7 @@ END_TEXTS = frozenset(
         "<|im_end|>",
         "<|return|>",
         "<|tool_response>",
+        "<|tools_suffix|>",
         "<｜end▁of▁sentence｜>",
         "[EOS]",
         "[EOT]",
