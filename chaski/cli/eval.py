@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,8 +76,8 @@ def command(
     Scores are stored after each chunk. The same command continues an interrupted run.
     """
     from chaski.runner.evaluation.chunks import Chunks
-    from chaski.runner.evaluation.evaluation import check_same_tokens, evaluate
-    from chaski.runner.evaluation.records import Records, Subject, described
+    from chaski.runner.evaluation.evaluation import check_same_tokens
+    from chaski.runner.evaluation.records import Subject, described
     from chaski.runner.evaluation.summary import Summary
     from chaski.text.tokenizer import file_tokenizer
 
@@ -101,9 +101,30 @@ def command(
             for each, name in zip(opened, names, strict=True)
         ]
 
+    scores = _measured(description, restart, load, chunks, num_chunks)
+    summary = Summary.of(scores)
+    if as_json:
+        echo_json(_as_object(description, summary, num_chunks))
+    else:
+        click.echo(_tables(description, summary, num_chunks), nl=False)
+    if plot is not None:
+        show(list(_charts(description, summary, scores, chunks)), plot)
+
+
+def _measured(
+    description: Description,
+    restart: bool,
+    load: Callable[[ExitStack], list[LLM]],
+    chunks: Chunks,
+    num_chunks: int,
+) -> Scores:
+    """Return the scores of the first chunks: stored ones, and those that are computed with a progress bar."""
+    from chaski.runner.evaluation.evaluation import evaluate
+    from chaski.runner.evaluation.records import Records
+
     with Records.open(description, restart) as records:
         _note_stored(min(len(records), num_chunks), num_chunks)
-        with closing(_Progress(model, records, num_chunks)) as progress:
+        with closing(_Progress(description.model.name, records, num_chunks)) as progress:
             try:
                 evaluate(load, chunks, num_chunks, records, progress)
             except KeyboardInterrupt:
@@ -112,14 +133,7 @@ def command(
                     err=True,
                 )
                 raise SystemExit(130) from None
-        scores = records.scores(num_chunks)
-    summary = Summary.of(scores)
-    if as_json:
-        echo_json(_as_object(description, summary, num_chunks))
-    else:
-        click.echo(_tables(description, summary, num_chunks), nl=False)
-    if plot is not None:
-        show(list(_charts(description, summary, scores, chunks)), plot)
+        return records.scores(num_chunks)
 
 
 def _note_stored(stored: int, num_chunks: int) -> None:
