@@ -16,6 +16,7 @@ from chaski.ml.graph import DType, Tensor, Weight
 from chaski.ml.products import expert_linear
 
 __all__ = [
+    "NEARNESS",
     "Gating",
     "Groups",
     "combine",
@@ -27,6 +28,10 @@ __all__ = [
 ]
 
 
+NEARNESS = 0.02
+"""The largest distance of logits that count as near; see `Gating.NEAREST`."""
+
+
 class Gating(IntEnum):
     """Function of the router's logits. The first two are the metadata's `expert_gating_func` minus 1."""
 
@@ -34,6 +39,12 @@ class Gating(IntEnum):
     SIGMOID = 1
     CHOSEN_SOFTMAX = 2
     """Softmax over the logits of the chosen experts only."""
+    NEAREST = 3
+    """SparseMixer (Liu et al. 2024): the share of a choice among the experts whose logits are near its own.
+
+    Of the experts that are not chosen yet, the best has the logit b. Those with logits s near it, for which
+    (b - s) / max(|s|, b) is at most 0.02, take part in a softmax, in which the best has the weight.
+    """
 
 
 class Groups(Struct, frozen=True):

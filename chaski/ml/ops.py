@@ -243,6 +243,10 @@ def top_k(x: Tensor, counts: Tensor, max_k: int) -> Tensor:
 
 
 def scale_rows(x: Tensor, factors: Tensor) -> Tensor:
-    """Multiply each row of x (n, …) by its factor in `factors` (n, 1)."""
-    require(factors.shape == (x.shape[0], 1), "scale_rows", x.shape, factors.shape)
+    """Multiply each row of x (n, …) by its factor in `factors` (n, 1), or each head by its own.
+
+    Heads are those of x (n, heads, size) with `factors` (n, heads).
+    """
+    allowed = ((x.shape[0], 1), x.shape[:2])
+    require(factors.shape in allowed[: len(x.shape) - 1], "scale_rows", x.shape, factors.shape)
     return x.graph.record("scale_rows", (x, factors), x.shape)

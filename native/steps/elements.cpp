@@ -20,10 +20,13 @@ std::unique_ptr<Step> elementwise(const Elementwise& op, int dim, std::int64_t w
     });
 }
 
-std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t width, const float* x,
-                                 const float* factors, float* y) {
-    return each_row(
-        dim, [=, &ops](std::int64_t i) { ops.scale(x + i * width, factors[i], width, y + i * width); });
+std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t parts, std::int64_t width,
+                                 const float* x, const float* factors, float* y) {
+    return each_row(dim, [=, &ops](std::int64_t i) {
+        for (std::int64_t part = i * parts; part < (i + 1) * parts; ++part) {
+            ops.scale(x + part * width, factors[part], width, y + part * width);
+        }
+    });
 }
 
 std::unique_ptr<Step> rms(int dim, std::int64_t width, const float* x, float* y) {

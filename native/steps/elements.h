@@ -26,9 +26,9 @@ std::unique_ptr<Step> elementwise(const Elementwise& op, int dim, std::int64_t w
                                   const std::vector<const float*>& operands, std::vector<float> parameters,
                                   float* y, const Quantizer& quantize);
 
-// Multiplies each row by its factor.
-std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t width, const float* x,
-                                 const float* factors, float* y);
+// Multiplies each of the `parts` of each row, which have `width` elements, by its factor.
+std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t parts, std::int64_t width,
+                                 const float* x, const float* factors, float* y);
 
 // The root mean square of each row.
 std::unique_ptr<Step> rms(int dim, std::int64_t width, const float* x, float* y);

@@ -1,6 +1,7 @@
 #include "moe.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -8,6 +9,8 @@
 namespace chaski {
 
 namespace {
+
+constexpr float kNearness = 0.02f;  // of Python's moe_ops
 
 // A NaN in the logits must not select an index outside the experts.
 std::int32_t index_of(float expert, std::int64_t experts) {
@@ -26,7 +29,7 @@ void RouterStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::by
             ranks[e] = router_.bias == nullptr ? scores[e] : scores[e] + router_.bias[e];
         }
         if (router_.groups > 1) limit(ranks, ranks + router_.experts);
-        choose(ranks, experts);
+        choose(logits_ + i * router_.experts, ranks, experts, ranks + router_.experts);
         set_weights(scores, experts, experts + router_.count);
     }
 }
@@ -38,6 +41,7 @@ void RouterStep::score(const float* logits, float* scores) const {
         case Gating::kSigmoid:
             return ops_.sigmoid(logits, router_.experts, scores);
         case Gating::kChosenSoftmax:
+        case Gating::kNearest:
             std::copy(logits, logits + router_.experts, scores);
     }
 }
@@ -59,16 +63,32 @@ void RouterStep::limit(float* ranks, float* room) const {
     }
 }
 
-void RouterStep::choose(float* ranks, float* experts) const {
+void RouterStep::choose(const float* logits, float* ranks, float* experts, float* room) const {
     for (std::int64_t j = 0; j < router_.count; ++j) {
         float* best = std::max_element(ranks, ranks + router_.experts);  // the first of equals
         experts[j] = static_cast<float>(best - ranks);
+        if (router_.gating == Gating::kNearest) {
+            experts[router_.count + j] = share_of_nearest(logits, ranks, best - ranks, room);
+        }
         *best = -std::numeric_limits<float>::infinity();
     }
 }
 
+float RouterStep::share_of_nearest(const float* logits, const float* left, std::int64_t best,
+                                   float* room) const {
+    const float highest = left[best];
+    for (std::int64_t e = 0; e < router_.experts; ++e) {
+        bool is_far = (highest - logits[e]) / std::max(std::abs(logits[e]), highest) > kNearness;
+        room[e] = is_far ? -std::numeric_limits<float>::infinity() : left[e];
+    }
+    ops_.softmax(room, router_.experts, room);
+    return room[best];
+}
+
 void RouterStep::set_weights(const float* scores, const float* experts, float* weights) const {
-    for (std::int64_t j = 0; j < router_.count; ++j) weights[j] = scores[static_cast<int>(experts[j])];
+    for (std::int64_t j = 0; j < router_.count && router_.gating != Gating::kNearest; ++j) {
+        weights[j] = scores[static_cast<int>(experts[j])];
+    }
     if (router_.gating == Gating::kChosenSoftmax) ops_.softmax(weights, router_.count, weights);
     float factor = router_.scale;
     if (router_.normalized) {

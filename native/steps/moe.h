@@ -12,7 +12,7 @@
 namespace chaski {
 
 // The function from scores to weights; the numbers are those of Python's Gating.
-enum class Gating : int { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2 };
+enum class Gating : int { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2, kNearest = 3 };
 
 struct RouterConfig {
     std::int64_t experts;
@@ -37,7 +37,7 @@ class RouterStep final : public RowStep {
         : RowStep(dim), ops_(ops), router_(router), logits_(logits), routes_(routes) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override {
-        return (2 * router_.experts + router_.groups + router_.best_of_group) * sizeof(float);
+        return (3 * router_.experts + router_.groups + router_.best_of_group) * sizeof(float);
     }
 
    private:
@@ -45,7 +45,9 @@ class RouterStep final : public RowStep {
     // the best of one.
     void limit(float* ranks, float* room) const;
     void score(const float* logits, float* scores) const;
-    void choose(float* ranks, float* experts) const;
+    // Gating by nearness sets the weights here, and needs `room` for a number of each expert.
+    void choose(const float* logits, float* ranks, float* experts, float* room) const;
+    float share_of_nearest(const float* logits, const float* left, std::int64_t best, float* room) const;
     void set_weights(const float* scores, const float* experts, float* weights) const;
 
     const Ops& ops_;

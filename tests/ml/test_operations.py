@@ -104,6 +104,19 @@ def test_what_follows_from_all_of_a_row(tmp_path: Path, isa: str, size: int) -> 
     assert size == 1 or 0.1 < (found == 0).mean() < 0.9
 
 
+def test_each_head_has_a_factor(tmp_path: Path, isa: str) -> None:
+    heads, size = 5, 37
+    arrays = {"table": uniform(11, heads * size), "factors": uniform(11, heads)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        x = ops.embedding(ids, w["table"]).reshape(heads, size)
+        return ops.scale_rows(x, ops.embedding(ids, w["factors"])).reshape(heads * size)
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_array_equal(found, expected)
+    assert not np.array_equal(expected[:, :size], expected[:, size : 2 * size])
+
+
 def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
     arrays = {"table": uniform(11, 3 * 21), "vector": uniform(21)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from chaski.ml.moe_ops import Gating
+from chaski.ml.moe_ops import NEARNESS, Gating
 
 __all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_experts"]
 
@@ -37,6 +37,8 @@ def router(
     weights = np.take_along_axis(scores, chosen, axis=1)
     if gating is Gating.CHOSEN_SOFTMAX:
         weights = _softmax(weights)
+    elif gating is Gating.NEAREST:
+        weights = _shares_of_nearest(logits, chosen)
     if normalized:
         weights = weights / weights.sum(axis=1, keepdims=True)
     return np.stack([chosen.astype(np.float32), weights * np.float32(scale)], axis=1)
@@ -74,6 +76,18 @@ def combine(x: F32, groups: I32, routes: F32 | None = None) -> F32:
         of_pairs = of_pairs * routes[:, 1, :, None]
     y: F32 = of_pairs.sum(axis=1)
     return y
+
+
+def _shares_of_nearest(logits: F32, chosen: npt.NDArray[np.intp]) -> F32:
+    left, shares = logits.copy(), []
+    for expert in chosen.T[..., None]:
+        best = np.take_along_axis(left, expert, axis=1)
+        with np.errstate(invalid="ignore"):
+            is_far = (best - logits) / np.maximum(np.abs(logits), best) > np.float32(NEARNESS)
+        near = np.where(is_far, np.float32(-np.inf), left)
+        shares.append(np.take_along_axis(_softmax(near), expert, axis=1))
+        np.put_along_axis(left, expert, -np.inf, axis=1)
+    return np.concatenate(shares, axis=1)
 
 
 def _limited(ranks: F32, groups: int, used: int, best: int) -> F32:

@@ -127,7 +127,7 @@ def top_k(x: F32, counts: I32, *, max_k: int) -> F32:
 
 
 def scale_rows(x: F32, factors: F32) -> F32:
-    return x * factors.reshape(-1, *[1] * (x.ndim - 1))
+    return x * factors.reshape(*factors.shape, *[1] * (x.ndim - 2))
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {

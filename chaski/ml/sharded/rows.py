@@ -116,7 +116,7 @@ class RowSplit:
 
     def _rule(self, node: Tensor, axes: Axes) -> tuple[int | None, Sequence[int | None]]:
         """Return the axis along which a node's result is cut, and the axes for its first operands."""
-        if node.op in ELEMENTWISE:
+        if node.op in ELEMENTWISE or _has_factors_of_heads(node):
             return self._elementwise(node, axes)
         if node.op in _WITH_MATRICES:
             return (len(node.shape) - 1 if self._has_part(matrix_weight(node)) else None), []
@@ -145,6 +145,10 @@ class RowSplit:
 
     def _has_part(self, weight: object) -> bool:
         return isinstance(weight, Weight) and self._held[weight][0].part is not None
+
+
+def _has_factors_of_heads(node: Tensor) -> bool:
+    return node.op == "scale_rows" and _tensor(node, 1).shape[1] != 1
 
 
 Rule = Callable[[Tensor, int, Units], int | None]

@@ -89,10 +89,10 @@ void add_by_vector(PlanBuilder& plan, const std::string& op, int dim, std::int64
              });
 }
 
-void add_scale_rows(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t factors,
-                    std::size_t y) {
-    plan.add(scale_rows(plan.ops(), dim, width, plan.floats(x, dim, width), plan.floats(factors, dim, 1),
-                        plan.floats(y, dim, width)));
+void add_scale_rows(PlanBuilder& plan, int dim, std::int64_t parts, std::int64_t width, std::size_t x,
+                    std::size_t factors, std::size_t y) {
+    plan.add(scale_rows(plan.ops(), dim, parts, width, plan.floats(x, dim, parts * width),
+                        plan.floats(factors, dim, parts), plan.floats(y, dim, parts * width)));
 }
 
 void add_rms(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t y) {
@@ -124,7 +124,7 @@ void bind_elements(nb::module_& m, nb::class_<PlanBuilder>& plan) {
              "quantized"_a, "k"_a)
         .def("by_vector", &add_by_vector, "op"_a, "dim"_a, "width"_a, "weights"_a.none(), "vector"_a, "x"_a,
              "y"_a)
-        .def("scale_rows", &add_scale_rows, "dim"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
+        .def("scale_rows", &add_scale_rows, "dim"_a, "parts"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
         .def("rms", &add_rms, "dim"_a, "width"_a, "x"_a, "y"_a)
         .def("gaussian_top_k", &add_gaussian_top_k, "dim"_a, "width"_a, "multiplier"_a, "x"_a, "y"_a)
         .def("position_scale", &add_position_scale, "dim"_a, "positions"_a, "length"_a, "beta"_a, "offset"_a,

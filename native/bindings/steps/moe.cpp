@@ -16,7 +16,7 @@ void add_router(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t c
                 bool normalized, float scale, std::int64_t groups, std::int64_t used_groups,
                 std::int64_t best_of_group, const Weights* weights, Optional bias, std::size_t x,
                 std::size_t y) {
-    require(0 < count && count <= experts && 0 <= gating && gating <= 2, "router: bad count or gating");
+    require(0 < count && count <= experts && 0 <= gating && gating <= 3, "router: bad count or gating");
     require(groups == 1 || (0 < groups && experts % groups == 0 && 0 < best_of_group &&
                             best_of_group <= experts / groups && 0 < used_groups && used_groups <= groups &&
                             count <= used_groups * (experts / groups)),

@@ -117,6 +117,7 @@ def test_rows_and_columns(tmp_path: Path, nodes: Nodes, split: str, count: int) 
         blk__1__b=uniform(20, 36),
         blk__1__product=uniform(36, 21),
         blk__1__one=uniform(1, 36),
+        blk__1__gates=uniform(4, 36),
     )
 
     def record(ids: Tensor, w: Weights) -> Tensor:
@@ -126,7 +127,8 @@ def test_rows_and_columns(tmp_path: Path, nodes: Nodes, split: str, count: int) 
         b = ops.linear(x, w["blk.1.b"])
         y = ops.concat([(ops.silu(b) + left, 0, 2), (ops.rms_norm(right, None, 1e-5), 1, 2)])
         product = ops.product(x, w["blk.1.product"])
-        heads = ops.rms_norm(b.reshape(4, 5), None, 1e-6).reshape(20)
+        heads = ops.rms_norm(b.reshape(4, 5), None, 1e-6)
+        heads = ops.scale_rows(heads, ops.linear(x, w["blk.1.gates"])).reshape(20)
         gate = ops.scale_rows(heads.rows(ids_of_rows(ids)), ops.linear(x, w["blk.1.one"]))
         return ops.concat([(y, 0, 1), (product, 40, 1), (gate, 61, 1)])
 
@@ -145,7 +147,8 @@ def test_rows_and_columns(tmp_path: Path, nodes: Nodes, split: str, count: int) 
         backend.close()
         return found
 
-    cut = {"token_embd": 0, "blk.0.a": 0, "blk.0.bias": 0, "blk.1.b": 0, "blk.1.product": 1, "blk.1.one": 0}
+    rows = ["token_embd", "blk.0.a", "blk.0.bias", "blk.1.b", "blk.1.one", "blk.1.gates"]
+    cut = {**dict.fromkeys(rows, 0), "blk.1.product": 1}
     np.testing.assert_array_equal(with_rows(opened(nodes, split, count)), with_rows(open_backend("cpu")))
 
 

@@ -26,7 +26,8 @@ def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
 
 def scale_rows(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> None:
     y = lowering.reuse_or_new(node, x)
-    lowering.compute(node, {"x": x, "factors": factors}, y, width=width(node))
+    parts = width(factors)
+    lowering.compute(node, {"x": x, "factors": factors}, y, parts=parts, width=width(node) // parts)
 
 
 def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:

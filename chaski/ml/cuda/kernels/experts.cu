@@ -5,7 +5,9 @@
 
 namespace chaski::CHASKI_ISA {
 
-enum class Gating : int64_t { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2 };
+enum class Gating : int64_t { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2, kNearest = 3 };
+
+constexpr float kNearness = 0.02f;  // of moe_ops.py
 
 struct Router {
     const float* x;
@@ -92,13 +94,25 @@ CHASKI_INLINE void limit(const Router& a, float* ranks, float* room) {
     }
 }
 
-// There is a group of 16 lanes for each token, with `2 experts + count + groups` floats of shared memory.
+// The share of the best of the experts that are left among those near it; `room` has a float for each expert.
+CHASKI_INLINE float share_of_nearest(const Router& a, const float* logits, const float* left, float highest,
+                                     int64_t best, float* room) {
+    for (int64_t e = lane(); e < a.experts; e += kLanes) {
+        const float size = logits[e] < 0.0f ? -logits[e] : logits[e];
+        const bool is_far = (highest - logits[e]) / (size > highest ? size : highest) > kNearness;
+        room[e] = is_far ? -infinity() : left[e];
+    }
+    softmax(room, a.experts);
+    return sum_lanes({best % kLanes == lane() ? room[best] : 0.0f});  // zeros change nothing
+}
+
+// There is a group of 16 lanes for each token, with `3 experts + count + groups` floats of shared memory.
 CHASKI_KERNEL(router, Router) {
     const int64_t token = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
     if (token >= *a.n) return;
     const auto gating = static_cast<Gating>(a.gating);
-    float* scores = reinterpret_cast<float*>(device::shared()) + group() * (2 * a.experts + a.count + a.groups);
-    float *ranks = scores + a.experts, *weights = ranks + a.experts;
+    float* scores = reinterpret_cast<float*>(device::shared()) + group() * (3 * a.experts + a.count + a.groups);
+    float *ranks = scores + a.experts, *weights = ranks + a.experts, *room = weights + a.count;
     for (int64_t e = lane(); e < a.experts; e += kLanes) {
         const float logit = a.x[token * a.experts + e];
         scores[e] = gating == Gating::kSigmoid ? sigmoid(F32x16{logit}).v : logit;
@@ -107,7 +121,7 @@ CHASKI_KERNEL(router, Router) {
     for (int64_t e = lane(); e < a.experts; e += kLanes) {
         ranks[e] = a.bias == nullptr ? scores[e] : scores[e] + a.bias[e];
     }
-    if (a.groups > 1) limit(a, ranks, weights + a.count);
+    if (a.groups > 1) limit(a, ranks, room + a.experts);
     float* y = a.y + token * 2 * a.count;
     for (int64_t j = 0; j < a.count; ++j) {
         Choice best{-infinity(), 0.0f, static_cast<int32_t>(a.experts)};
@@ -117,9 +131,13 @@ CHASKI_KERNEL(router, Router) {
         }
         best = best_of_lanes(best);
         if (best.expert >= a.experts) best = {0.0f, scores[0], 0};  // all ranks are NaN
+        float weight = best.score;
+        if (gating == Gating::kNearest) {
+            weight = share_of_nearest(a, scores, ranks, best.rank, best.expert, room);
+        }
         if (best.expert % kLanes == lane()) ranks[best.expert] = -infinity();
         if (j % kLanes == lane()) {
-            weights[j] = best.score;
+            weights[j] = weight;
             y[j] = static_cast<float>(best.expert);
         }
     }

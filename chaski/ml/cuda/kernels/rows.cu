@@ -56,7 +56,7 @@ CHASKI_KERNEL(concat_columns, Concat) {
     }
 }
 
-// `factors` has a number for each row, `vector` one for each column.
+// `factors` has a number for each column.
 struct Scaled {
     const float* x;
     Count n;
@@ -65,9 +65,18 @@ struct Scaled {
     float* y;
 };
 
-CHASKI_KERNEL(scale_rows, Scaled) {
+struct ScaledParts {
+    const float* x;
+    Count n;
+    int64_t parts;  // of a row, of `width` elements
+    int64_t width;
+    const float* factors;
+    float* y;
+};
+
+CHASKI_KERNEL(scale_rows, ScaledParts) {
     const int64_t i = thread();
-    if (i < *a.n * a.width) a.y[i] = a.x[i] * a.factors[i / a.width];
+    if (i < *a.n * a.parts * a.width) a.y[i] = a.x[i] * a.factors[i / a.width];
 }
 
 CHASKI_KERNEL(multiply_vector, Scaled) {

@@ -64,16 +64,14 @@ def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
 
 
 def scale_rows(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> None:
-    _scaled(lowering, "scale_rows", node, x, factors)
+    parts = width(factors)
+    arguments = (x, lowering.count(node), parts, width(node) // parts, factors, lowering.new(node))
+    lowering.for_each("rows", "scale_rows", node, width(node), *arguments)
 
 
 def by_vector(lowering: Lowering, node: Tensor, x: Tensor, vector: Weight) -> None:
-    _scaled(lowering, node.op, node, x, vector_of(vector))
-
-
-def _scaled(lowering: Lowering, kernel: str, node: Tensor, x: Tensor, factors: Any) -> None:
-    arguments = (x, lowering.count(node), width(node), factors, lowering.new(node))
-    lowering.for_each("rows", kernel, node, width(node), *arguments)
+    arguments = (x, lowering.count(node), width(node), vector_of(vector), lowering.new(node))
+    lowering.for_each("rows", node.op, node, width(node), *arguments)
 
 
 def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:

@@ -18,7 +18,7 @@ def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None
 
     def choose(sizes: Sizes) -> Kernel:
         tokens = 2 if sizes[dim] <= 2 else 4  # per thread block, which consists of whole warps
-        shared = 4 * tokens * (2 * experts + count + groups)
+        shared = 4 * tokens * (3 * experts + count + groups)
         return Kernel(_PROGRAM, "router", (-(-sizes[dim] // tokens), 1, 1), _LANES * tokens, shared)
 
     lowering.step(
