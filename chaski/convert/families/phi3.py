@@ -57,9 +57,14 @@ def layer(config: Config) -> Iterator[Row]:
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from embeddings(config, names)
+    yield from factors(config)
+    yield from in_layers(config, layer(config))
+
+
+def factors(config: Config) -> Iterator[Planned]:
+    """Yield the tensors of LongRoPE, if the configuration has it."""
     if _is_longrope(config):
         yield from (_factors(config, kind) for kind in ("long", "short"))
-    yield from in_layers(config, layer(config))
 
 
 def _factors(config: Config, kind: str) -> Constant:

@@ -29,10 +29,10 @@ class Model(llama.Model):
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         super().__init__(file, projector)
         dims, trained = self.config.rope.dims, self.config.context_length
-        window = AttentionSpan(file.get("phi3.attention.sliding_window", int, 0) or None)
+        window = AttentionSpan(file.get(f"{file.architecture}.attention.sliding_window", int, 0) or None)
         near = sliding_layers(file, self.config.num_layers, 0)
         self._spans = tuple(window if is_near else AttentionSpan() for is_near in near)
-        self._trained = file.get("phi3.rope.scaling.original_context_length", int, trained)
+        self._trained = file.get(f"{file.architecture}.rope.scaling.original_context_length", int, trained)
         self.rope_factors_short, self.rope_factors_long = RopeFactors(dims), RopeFactors(dims)
         if len({f"rope_factors_{name}.weight" in file.tensors for name in ("short", "long")}) > 1:
             raise ModelError(f"{file.path}: one of rope_factors_short and rope_factors_long is missing")
