@@ -95,7 +95,7 @@ def _planned(config: Config, folder: Path, target_folder: Path | None, task: str
     planned = chain(family.tensors(config, tensors.keys()), dense_tensors(config) if family.embeds else ())
     plan = _checked(folder, planned, tensors)
     seen = [] if vision is None else _checked(folder, vision.tensors(config), tensors)
-    unused = *decoding.unused, *(family.unused if vision is None else vision.unused)
+    unused = *decoding.unused, *(family.unused if vision is None else vision.unused), *family.left_out(config)
     used = decoding.used({name for planned in plan + seen for name in planned.sources})
     _check_unused(config, family.architecture, tensors.keys() - decoding.added, used, unused)
     return Checkpoint(folder, config, family, tensors, plan, vision, target)

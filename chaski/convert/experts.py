@@ -10,7 +10,7 @@ from chaski.convert.metadata import Metadata, head_size, rope
 from chaski.errors import UnsupportedError
 from chaski.ml.moe_ops import Gating
 
-__all__ = ["expert_metadata", "first", "rotated"]
+__all__ = ["blocks_after", "expert_metadata", "first", "rotated"]
 
 T = TypeVar("T", int, float, bool, str)
 
@@ -56,6 +56,12 @@ def expert_metadata(config: Config, *more: str) -> Metadata:
         if any(name in config for name in names.split()):
             entries[key] = first(config, tuple(names.split()), kind)
     return entries
+
+
+def blocks_after(config: Config) -> list[str]:
+    """Return patterns of names of the blocks for multi-token prediction, which follow the last layer."""
+    layers, more = config.count("num_hidden_layers"), config.get("num_nextn_predict_layers", int, 0)
+    return [rf"layers\.{index}\..*" for index in range(layers, layers + more)]
 
 
 def rotated(config: Config, share: float = 1.0) -> int:

@@ -88,6 +88,7 @@ class Family(Struct, frozen=True):
     roles: tokens that have a role in the model regardless of the tokenizer, by GGUF's name of the role.
     tasks: names of tasks with adapters in the checkpoint; one of them can be merged.
     ineffective: patterns of names that count as absent where all their elements are zero.
+    left_out: patterns of names of the blocks for multi-token prediction, which the file does not get.
     """
 
     architecture: str
@@ -106,6 +107,7 @@ class Family(Struct, frozen=True):
     roles: Callable[[Config], Mapping[str, int]] = lambda config: {}
     tasks: Callable[[Config], Sequence[str]] = lambda config: ()
     ineffective: tuple[str, ...] = ()
+    left_out: Callable[[Config], Sequence[str]] = lambda config: ()
 
 
 class Row(Struct, frozen=True):

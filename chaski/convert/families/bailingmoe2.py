@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
-from chaski.convert.experts import expert_metadata, rotated
+from chaski.convert.experts import blocks_after, expert_metadata, rotated
 from chaski.convert.metadata import Metadata, common_metadata
 
 
@@ -46,5 +46,5 @@ def special(config: Config) -> Mapping[str, Special]:
     return {"exp_probs_b": Special(function=lambda values: values - values.mean())}
 
 
-FAMILY = derived_family("bailingmoe2", metadata, special)
+FAMILY = derived_family("bailingmoe2", metadata, special, left_out=blocks_after)
 CHECKPOINTS = ("BailingMoeV2ForCausalLM", "SarvamMoEForCausalLM")

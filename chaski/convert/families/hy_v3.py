@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.experts import expert_metadata
+from chaski.convert.experts import blocks_after, expert_metadata
 from chaski.convert.metadata import Metadata, common_metadata
 from chaski.ml.moe_ops import Gating
 
@@ -25,5 +25,5 @@ def metadata(config: Config) -> Metadata:
     )
 
 
-FAMILY = derived_family("hy_v3", metadata)
+FAMILY = derived_family("hy_v3", metadata, left_out=blocks_after)
 CHECKPOINTS = ("HYV3ForCausalLM",)
