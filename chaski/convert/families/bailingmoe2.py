@@ -47,4 +47,8 @@ def special(config: Config) -> Mapping[str, Special]:
 
 
 FAMILY = derived_family("bailingmoe2", metadata, special, left_out=blocks_after)
-CHECKPOINTS = ("BailingMoeV2ForCausalLM", "SarvamMoEForCausalLM")
+CHECKPOINTS = (
+    "BailingMoeV2ForCausalLM",
+    "SarvamMoEForCausalLM",
+    "modeling_sarvam_moe.SarvamMoEForCausalLM",
+)
