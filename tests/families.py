@@ -80,6 +80,8 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> F32:
     values = rng.standard_normal(shape, np.float32)
     if "norm" in name and name.endswith("weight") and len(shape) == 1:
         values = 1 + 0.2 * values
+    elif name.endswith(".eps"):
+        values *= np.float32(1e-6)  # a bound near zero
     elif len(shape) < 2:
         values *= 0.2
     elif "embed" in name or "wte" in name:

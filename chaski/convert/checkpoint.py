@@ -113,7 +113,8 @@ def text_settings(config: Config, family: Family, names: Set[str]) -> Config:
     """Return the settings of the text model with these tensor names, including implied settings."""
     for part in _TEXT_PARTS:
         config = config.part(part).over(config)
-    config = config.over(Config(config.path, family.defaults))
+    usual = {name: config.values[other] for other, name in family.synonyms.items() if other in config}
+    config = config.over(Config(config.path, {**family.defaults, **usual}))
     return Config(config.path, family.observed(names)).over(config)
 
 

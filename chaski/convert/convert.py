@@ -134,6 +134,7 @@ def _metadata(checkpoint: Checkpoint, mixture: Mixture, architecture: str) -> Me
     if "pooling_type" not in own and not family.needs_target:
         own |= pooling_metadata(config)
     entries |= {f"{architecture}.{key}": value for key, value in own.items()}
+    entries |= family.measured(config, checkpoint.tensors)
     entries |= _tokenizer(checkpoint)
     templates = {f"{_TEMPLATE}.{name}": text for name, text in family.templates(config).items()}
     if not templates:

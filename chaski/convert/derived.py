@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from chaski.convert.config import Config
 from chaski.convert.family import Family, rotation
+from chaski.convert.longrope import longrope_factors
 from chaski.convert.metadata import Metadata, llama3_rope_factors
 from chaski.convert.tensors import F32, Arrange, Constant, Mapped, Planned, TensorShape, as_it_is
 from chaski.formats.gguf import GGUFFile, TensorInfo
@@ -123,17 +124,22 @@ def derived_family(
     architecture: str,
     metadata: Callable[[Config], Metadata],
     special: Callable[[Config], Specials] = lambda config: {},
+    placeholders: Callable[[Config], Metadata] = lambda config: {},
     **options: Any,
 ) -> Family:
     """Return a family whose tensors are those that the native model declares.
 
     metadata: as in `Family`. special: tensors that are not stored under a usual name or not as they are, by
-    GGUF's name within the layer, without suffix. options: further fields of `Family`.
+    GGUF's name within the layer, without suffix. placeholders: values for keys that `measured` returns.
+    options: further fields of `Family`.
     """
 
     def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
         derivation = _Derivation(config, names, {**_ALWAYS, **special(config)})
-        return derivation.of(_model(architecture, metadata(config), config, derivation))
+        stored = placeholders(config) | {
+            f"{architecture}.{key}": value for key, value in metadata(config).items()
+        }
+        return derivation.of(_model(architecture, stored, config, derivation))
 
     return Family(architecture, metadata, tensors, **options)
 
@@ -144,13 +150,14 @@ def _model(architecture: str, metadata: Metadata, config: Config, derivation: _D
     A model may look at the names of the tensors of a file, but not at their shapes.
     """
     entries: dict[str, Any] = {
-        f"{architecture}.{key}": np.array(value) if isinstance(value, list) else value
-        for key, value in metadata.items()
+        key: np.array(value) if isinstance(value, list) else value for key, value in metadata.items()
     }
     shape = config.get("vocab_size", int), entries[f"{architecture}.embedding_length"]
     table = TensorInfo("token_embd.weight", shape, QuantType.F32, config.path, 0, 0, np.empty(0, np.uint8))
     layers = entries[f"{architecture}.block_count"]
-    tensors = {name: replace(table, name=name, shape=shown) for name, shown in derivation.in_layers(layers)}
+    shapes = {factors.name: factors.shape for factors in longrope_factors(config)}
+    shapes |= dict(derivation.in_layers(layers))
+    tensors = {name: replace(table, name=name, shape=shown) for name, shown in shapes.items()}
     tensors[table.name] = table
     file = GGUFFile(config.path, {"general.architecture": architecture, **entries}, tensors)
     return model_class(architecture)(file)
@@ -173,12 +180,13 @@ class _Derivation:
         joined = dict(self._joined(model.joined_weights()))
         skipped = {name for _, parts in joined.values() for name in parts}
         yield from (planned for planned, _ in joined.values())
+        yield from longrope_factors(self._config)
         for name, weight in model.weights():
             if name == "rope_freqs.weight":
                 factors = llama3_rope_factors(self._config)
                 if factors is not None:
                     yield Constant(name, factors)
-            elif name not in skipped:
+            elif name not in skipped and not name.startswith("rope_factors_"):
                 yield from self._tensor(name, weight)
 
     def _joined(

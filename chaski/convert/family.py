@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata, head_size
 from chaski.convert.tensors import Arrange, Mapped, Planned, TensorShape, as_it_is
+from chaski.formats.safetensors import SafeTensor
 
 __all__ = [
     "VISION_TENSORS",
@@ -77,6 +78,7 @@ class Family(Struct, frozen=True):
     unused: patterns of names of the checkpoint outside the text model.
     vision: its encoder of images, for checkpoints that configure one.
     defaults: settings that its configurations may leave out.
+    synonyms: other names of settings in its configurations, with the usual names.
     num_extra_tokens: embeddings after those of the vocabulary, for tokens without logits.
     embeds: it makes embeddings, so dense layers of sentence-transformers are converted too.
     has_merges: its readers want the merges of a SentencePiece vocabulary, not the scores.
@@ -89,6 +91,7 @@ class Family(Struct, frozen=True):
     tasks: names of tasks with adapters in the checkpoint; one of them can be merged.
     ineffective: patterns of names that count as absent where all their elements are zero.
     left_out: patterns of names of the blocks for multi-token prediction, which the file does not get.
+    measured: from the tensors of a checkpoint, keys that are no architecture's.
     """
 
     architecture: str
@@ -97,6 +100,7 @@ class Family(Struct, frozen=True):
     unused: tuple[str, ...] = ()
     vision: VisionFamily | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    synonyms: Mapping[str, str] = field(default_factory=dict)
     num_extra_tokens: int = 0
     embeds: bool = False
     has_merges: bool = False
@@ -108,6 +112,7 @@ class Family(Struct, frozen=True):
     tasks: Callable[[Config], Sequence[str]] = lambda config: ()
     ineffective: tuple[str, ...] = ()
     left_out: Callable[[Config], Sequence[str]] = lambda config: ()
+    measured: Callable[[Config, Mapping[str, SafeTensor]], Metadata] = lambda config, tensors: {}
 
 
 class Row(Struct, frozen=True):

@@ -127,13 +127,13 @@ class DecoderConfig(Struct, frozen=True):
 
 
 def same_in_all_layers(file: GGUFFile, key: str) -> int:
-    """Return a number that files store once, or once for each layer.
+    """Return a number that files store once, or once for each layer, 0 for layers without such a part.
 
     Raises UnsupportedError if layers differ.
     """
     if not isinstance(file.metadata.get(key), np.ndarray):
         return file.get(key, int)
-    numbers = set(file.get(key, list[int]).tolist())
+    numbers = set(file.get(key, list[int]).tolist()) - {0}
     if len(numbers) != 1:
         raise UnsupportedError(
             f"{file.path}: {key} differs from layer to layer, which is not supported for this architecture"

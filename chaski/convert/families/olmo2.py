@@ -12,12 +12,12 @@ _PERIOD = 4
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
     entries = common_metadata(config) | {"context_length": config.get("max_position_embeddings", int)}
-    if "sliding_window" not in config:
-        return entries
-    near = rope(config, "sliding_attention")
     if "sliding_attention" in config.part("rope_parameters"):
+        near = rope(config, "sliding_attention")
         near.expect("rope_type", "default")
         entries["rope.freq_base_swa"] = near.get("rope_theta", float)
+    if "sliding_window" not in config:
+        return entries
     return refuse_attention_factor(config, entries | windows(config, _PERIOD))
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
-
-from msgspec.structs import replace
-
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.experts import expert_metadata
 from chaski.convert.families import phi3
 from chaski.convert.metadata import Metadata, rope
-from chaski.convert.tensors import Planned
 from chaski.errors import UnsupportedError
 
 
@@ -28,13 +23,5 @@ def metadata(config: Config) -> Metadata:
     return entries
 
 
-_DERIVED = derived_family("phimoe", metadata, lambda config: {})
-
-
-def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
-    yield from _DERIVED.tensors(config, names)
-    yield from phi3.factors(config)
-
-
-FAMILY = replace(_DERIVED, tensors=tensors)
+FAMILY = derived_family("phimoe", metadata)
 CHECKPOINTS = ("PhiMoEForCausalLM", "PhimoeForCausalLM")

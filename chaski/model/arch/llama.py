@@ -123,17 +123,21 @@ class Model(Decoder):
         return [Causal(c.kv_shape(self.rope()))] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        rope = inputs.rope_table(self.rope())
+        positions = self.positions(inputs)
         x = self.embed(inputs)
         for layer, cache in zip(self.blk, caches, strict=True):
             # `enter` returns the rows to keep after this layer. A draft that reads this model's hidden states
             # receives the layer's input from `enter` and the output of the last layer from `leave`.
-            x = layer(x, rope, cache, outputs=inputs.enter(layer, self.blk, x))
+            x = layer(x, positions, cache, outputs=inputs.enter(layer, self.blk, x))
         return self.head(inputs.leave(x))
 
     def embed(self, inputs: Inputs) -> Tensor:
         """Return the input of the first layer."""
         return inputs.with_images(self.token_embd(inputs.tokens))
+
+    def positions(self, inputs: Inputs) -> Any:
+        """Return what attention reads about positions: the table of the rope."""
+        return inputs.rope_table(self.rope())
 
     def rope(self) -> Rope:
         return self.config.rope.rope(factors=self.rope_freqs.weight.array)
