@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def write_mixed_llama(folder: Path, types: Sequence[QuantType], layers: int = 2,
         rows |= dict.fromkeys(("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"), (experts, HIDDEN))
     else:
         rows |= dict.fromkeys(("ffn_gate", "ffn_up", "ffn_down"), (HIDDEN,))
-    shapes = {"token_embd.weight": (vocab_size, HIDDEN)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab_size, HIDDEN)}
     for layer in range(layers):
         shapes |= {f"blk.{layer}.{name}.weight": (*count, HIDDEN) for name, count in rows.items()}
     random = np.random.default_rng(2)
@@ -61,7 +62,9 @@ def write_mixed_llama(folder: Path, types: Sequence[QuantType], layers: int = 2,
         stored[name] = bytes_as(blocks, type, shape)
         plain[name] = dequantize(blocks, type, shape), QuantType.F32
     norms = [f"blk.{layer}.{name}" for layer in range(layers) for name in ("attn_norm", "ffn_norm")]
-    others = {f"{name}.weight": np.ones(HIDDEN, np.float32) for name in (*norms, "output_norm")}
+    others: dict[str, np.ndarray[Any, Any]] = {
+        f"{name}.weight": np.ones(HIDDEN, np.float32) for name in (*norms, "output_norm")
+    }
     for layer in range(layers if experts else 0):
         others[f"blk.{layer}.ffn_gate_inp.weight"] = random.standard_normal((experts, HIDDEN), np.float32)
     output = np.zeros((vocab_size, HIDDEN), np.float32)  # it never ends, and writes only complete characters

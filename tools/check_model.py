@@ -25,7 +25,7 @@ import chaski
 from chaski.cli.layout import table
 from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
-from chaski.formats.requantize import requantize
+from chaski.formats.requantize import plan_types, requantize
 from chaski.runner.channels.worker.client import Worker
 
 F32 = NDArray[np.float32]
@@ -66,7 +66,7 @@ def _rows(checkpoint: Path, path: Path, length: int, types: Sequence[str]) -> It
     for type in types:
         smaller = path.with_name(f"{type}.gguf")
         with open_gguf(path) as file:
-            requantize(file, smaller, type)
+            requantize(file, smaller, plan_types(file, type))
         divergence, agreement = _compared(found, logits(smaller, every))
         yield type, f"KL divergence {divergence:.4f}, {agreement:.0%} of top tokens", ""
         pieces = logits(smaller, every, num_batch=13, threads=2)

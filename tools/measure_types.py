@@ -23,8 +23,8 @@ from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_tensors import TensorInfo
 from chaski.formats.gguf_writer import LazyTensor, write_gguf
+from chaski.formats.mixture import MIXTURES
 from chaski.formats.quant import QuantType
-from chaski.formats.requantize import MIXTURES
 from chaski.names import ModelName
 from chaski.store.create import create
 from chaski.store.model import find_model

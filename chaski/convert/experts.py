@@ -52,9 +52,9 @@ def expert_metadata(config: Config, *more: str) -> Metadata:
             raise UnsupportedError(f"{config.path}: experts chosen by {gating!r:.40} cannot be converted")
         entries["expert_gating_func"] = _GATINGS[gating] + 1
     for key in more:
-        names, kind = _STATED[key]
-        if any(name in config for name in names.split()):
-            entries[key] = first(config, tuple(names.split()), kind)
+        stated, kind = _STATED[key]
+        if any(name in config for name in stated.split()):
+            entries[key] = first(config, tuple(stated.split()), kind)
     return entries
 
 

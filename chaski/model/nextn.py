@@ -10,7 +10,7 @@ no hidden state before it, and no token sees its keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -61,9 +61,9 @@ class NextnTensors(Module):
         own: Embedding | None = getattr(self, "embed_tokens", None)
         return usual if own is None else own(tokens)
 
-    def normalized(self, x: Tensor, usual: RMSNorm) -> Tensor:
+    def normalized(self, x: Tensor, usual: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the normalized rows of the block; `usual` is the model's norm."""
-        norm: RMSNorm = getattr(self, "shared_head_norm", usual)
+        norm: Callable[[Tensor], Tensor] = getattr(self, "shared_head_norm", usual)
         return norm(x)
 
     @property

@@ -128,9 +128,7 @@ def _measure(
     progress: ChunkProgress,
 ) -> None:
     longest = max(map(len, chunks))
-    parts = ModelParts.of(
-        model, PartOptions(context=longest, needed_context=longest, parallel=1, num_batch=_BATCH)
-    )
+    parts = ModelParts.of(model, PartOptions(context=longest, parallel=1, num_batch=_BATCH))
     if parts.network.config.pooling is not None:
         raise UnsupportedError(f"{model.file.path}: a model of embeddings has no importance matrix")
     reserved = reserve(parts, backend)

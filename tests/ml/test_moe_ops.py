@@ -66,13 +66,13 @@ class Mixture:
         )
         if normalized:
             routes = scale_experts(routes, w["rank"])
-        groups = group_by_expert(routes, EXPERTS)
-        rows = dispatch(ops.embedding(ids, w["x"]), groups, routes if weighs_inputs else None)
+        grouped = group_by_expert(routes, EXPERTS)
+        rows = dispatch(ops.embedding(ids, w["x"]), grouped, routes if weighs_inputs else None)
         if shows_rows:
             graph.output("rows", rows)
-        hidden = expert_linear(rows, groups, w["matrices"], w["bias"])
+        hidden = expert_linear(rows, grouped, w["matrices"], w["bias"])
         graph.output("routes", routes.reshape(2 * count))
-        graph.output("y", combine(hidden, groups, None if weighs_inputs else routes))
+        graph.output("y", combine(hidden, grouped, None if weighs_inputs else routes))
         self.plan = self.backend.compile(graph)
         self.backend.load(lambda _: None)
 

@@ -8,8 +8,8 @@ from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.families import llama
 from chaski.convert.metadata import Metadata
-from chaski.convert.tensors import as_float32
 from chaski.errors import ModelError
+from chaski.formats.quant import as_float32
 from chaski.formats.safetensors import SafeTensor
 
 _NUMBERS = ("alpha_n", "alpha_p", "beta", "eps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
@@ -25,7 +26,7 @@ def metadata(config: Config) -> Metadata:
     entries = common_metadata(Config(config.path, names).over(config)) | _windows(config)
     share = config.get("partial_rotary_factor", float, 0.334)
     near = rope(config, "sliding_attention")
-    flags = entries["attention.sliding_window_pattern"]
+    flags: Any = entries["attention.sliding_window_pattern"]
     heads = config.get("num_key_value_heads", int)
     return (
         entries

@@ -24,6 +24,9 @@ class DecoderLayer(Module):
     computes only the rows that `outputs` lists: those whose logits the caller requested.
     """
 
+    attn: Callable[..., Tensor]
+    ffn: Callable[[Tensor], Tensor]
+
     def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
         raise NotImplementedError
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerCache
 from chaski.ml import ops
@@ -40,8 +42,8 @@ class Layer(DecoderLayer):
         self.attn_output_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
         self.ffn = ffn
 
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, *, outputs: Tensor | None) -> Tensor:
-        h, x = output_rows(outputs, self.attn(self.attn_norm(x), rope, cache), x)
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), *context), x)
         x = x + h
         return x + self.ffn(self.attn_output_norm(x))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import Module, RMSNorm, RouterConfig, attention, output_rows
+from chaski.ml.nn import DecoderLayer, RMSNorm, RouterConfig, attention, output_rows
 from chaski.model.arch import deepseek, llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
@@ -42,21 +44,21 @@ class Attention(llama.Attention):
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
-class Layer(Module):
+class Layer(DecoderLayer):
     def __init__(self, config: DecoderConfig, attn: Attention, ffn: llama.FeedForward) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.attn = attn
         self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
         self.ffn = ffn
 
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache, outputs: Tensor | None) -> Tensor:
-        h, x = output_rows(outputs, self.attn(self.attn_norm(x), rope, cache), x)
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), *context), x)
         x = x + h
         return x + self.ffn(self.post_attention_norm(x))
 
 
 class Model(deepseek.Model):
-    def layer(self, file: GGUFFile) -> Module:
+    def layer(self, file: GGUFFile) -> DecoderLayer:
         return Layer(self.config, Attention(self.config), self.ffn(file))
 
     def router(self, file: GGUFFile) -> RouterConfig:

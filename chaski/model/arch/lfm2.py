@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chaski.formats.gguf import GGUFFile
@@ -49,7 +49,7 @@ class Layer(Module):
     def __init__(self, config: DecoderConfig) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.ffn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn = SwiGLU(config.hidden_size, config.ffn_size)
+        self.ffn: Callable[[Tensor], Tensor] = SwiGLU(config.hidden_size, config.ffn_size)
 
     def finish(self, x: Tensor, h: Tensor, outputs: Tensor | None) -> Tensor:
         h, x = output_rows(outputs, h, x)
