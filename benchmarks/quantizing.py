@@ -22,11 +22,14 @@ from numpy.typing import NDArray
 
 from chaski.formats.dequantize import dequantize
 from chaski.formats.quant import QuantType
-from chaski.formats.quantize import quantize
+from chaski.formats.quantize import QUANTIZABLE, quantize
 
-_NAMES = ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-_TYPES = [QuantType[name] for name in _NAMES]
-_SHAPE = (2048, 4096)
+_SHAPE = (512, 4096)
+
+_NEED_IMPORTANCE = (
+    *(QuantType.IQ1_S, QuantType.IQ1_M, QuantType.IQ2_XXS),
+    *(QuantType.IQ2_XS, QuantType.IQ2_S, QuantType.IQ3_XXS),
+)
 
 Quantize = Callable[[], NDArray[np.uint8]]
 
@@ -40,14 +43,17 @@ def best_rates(work: Quantize, megabytes: float, best: tuple[float, float]) -> t
 
 
 def of_ggml(library: ctypes.CDLL, x: NDArray[np.float32], type: QuantType) -> Quantize:
-    """Quantize `x` by ggml's function, without weights of importance."""
+    """Quantize `x` by ggml's function; all columns have the same importance where it demands one."""
+    library.ggml_quantize_init(ctypes.c_int(int(type)))
+    importance = np.ones(x.shape[1], np.float32) if type in _NEED_IMPORTANCE else None
     chunk = library.ggml_quantize_chunk
     chunk.restype = ctypes.c_size_t
     chunk.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
 
     def work() -> NDArray[np.uint8]:
         out = np.empty(x.size // type.block_size * type.block_bytes, np.uint8)
-        chunk(int(type), x.ctypes.data, out.ctypes.data, 0, *x.shape, None)
+        given = None if importance is None else importance.ctypes.data
+        chunk(int(type), x.ctypes.data, out.ctypes.data, 0, *x.shape, given)
         return out
 
     return work
@@ -68,7 +74,7 @@ def main() -> None:
     x = np.random.default_rng(1).standard_normal(_SHAPE, np.float32)
     print("| type | one thread: MB/s | all cores: MB/s | error | ggml, one thread: MB/s | error |")
     print("|---|---|---|---|---|---|")
-    for type in _TYPES:
+    for type in QUANTIZABLE:
         sides: list[Quantize] = [partial(quantize, x, type, 1), partial(quantize, x, type)]
         if library is not None:
             sides.append(of_ggml(library, x, type))

@@ -18,7 +18,7 @@ from chaski.convert.metadata import Metadata
 from chaski.convert.pooling import dense_metadata, pooling_metadata
 from chaski.convert.tensors import Planned, Sources
 from chaski.convert.tokenizer import tokenizer_metadata
-from chaski.errors import FormatError, ModelError
+from chaski.errors import FormatError, ModelError, OptionError
 from chaski.formats.gguf_parts import write_in_parts
 from chaski.formats.gguf_writer import LazyTensor
 from chaski.formats.mixture import PLAIN, Mixture, Sizes, find_mixture, fitting
@@ -176,6 +176,12 @@ def _general(architecture: str, type: str, folder: Path, file_type: int) -> Meta
 def _types(mixture: Mixture, metadata: Metadata, plan: list[Planned]) -> dict[str, QuantType]:
     shapes = {planned.name: planned.shape for planned in plan}
     chosen = mixture.choose(shapes, Sizes.of(metadata))
+    for name, type in chosen.items():
+        if mixture.needs_importance(name, type):
+            raise OptionError(
+                f"{name} as {type.name} needs an importance matrix; convert to F16, then use `chaski "
+                "imatrix` and `chaski quantize`"
+            )
     types = {name: chosen.get(name) or _precise(name, shape, mixture.base) for name, shape in shapes.items()}
     # Small tensors that no mixture names are whole in every file that the converter writes.
     types |= {name: QuantType.F32 for name, shape in shapes.items() if _is_whole(name, shape)}

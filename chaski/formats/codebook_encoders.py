@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from chaski import _native
 from chaski.formats.dequantize import decode_blocks
@@ -23,12 +24,14 @@ __all__ = ["CODEBOOK_ENCODERS", "encode_ternary"]
 
 _ALIKE = np.float32(1)
 
+Words: TypeAlias = NDArray[np.uint32]
+
 
 class _Parts(Struct, frozen=True):
     """What a block stores, by block: levels of scales, entries, and signs (IQ1: signs of deltas)."""
 
     scales: Bytes
-    entries: np.ndarray[tuple[int, ...], np.dtype[np.uint16]]
+    entries: NDArray[np.uint16]
     signs: Bytes
 
 
@@ -43,14 +46,16 @@ def _encode(
     x, w = values.reshape(-1, size), weights.reshape(-1, size)
     scales = _native.fit_codebook(int(type), x, w).reshape(len(values), -1)
     d = scales.max(axis=1, keepdims=True) / np.float32(unit * (2 * top + 1))
-    levels = nearest_levels((scales * reciprocal(d * np.float32(unit)) - 1) / 2, 0, top)
+    half_levels: Floats = scales * reciprocal(d * np.float32(unit)) - np.float32(1)
+    levels = nearest_levels(half_levels * np.float32(0.5), 0, top)
     stored = (d * np.float32(unit) * (2 * levels + 1)).reshape(-1)
     groups = size // 4 if type in (QuantType.IQ3_XXS, QuantType.IQ3_S) else size // 8
     entries, signs = np.empty((len(x), groups), np.uint16), np.empty((len(x), size // 8), np.uint8)
     _native.choose_entries(int(type), x, w, stored.astype(np.float32), entries, signs)
     blocks = np.zeros(len(values), type.layout)
-    by_block = (each.reshape(len(values), -1) for each in (levels.astype(np.uint8), entries, signs))
-    put(blocks, _Parts(*by_block))
+    count = len(values)
+    parts = _Parts(levels.astype(np.uint8), entries.reshape(count, -1), signs.reshape(count, -1))
+    put(blocks, parts)
     _put_scale(blocks, np.ones(len(values), np.float32))
     shape = decode_blocks(blocks, type)
     _put_scale(blocks, _projected(values, shape, weights))
@@ -60,7 +65,8 @@ def _encode(
 def _projected(values: Floats, shape: Floats, weights: Floats) -> Floats:
     """Return the factors of the rows of `shape` that come nearest to `values`."""
     weighted = shape * weights
-    return (weighted * values).sum(axis=1) * reciprocal((weighted * shape).sum(axis=1))
+    factors: Floats = (weighted * values).sum(axis=1) * reciprocal((weighted * shape).sum(axis=1))
+    return factors
 
 
 def _put_scale(blocks: PackedBlocks, d: Floats) -> None:
@@ -72,11 +78,12 @@ def _put_scale(blocks: PackedBlocks, d: Floats) -> None:
     blocks["scales"] = blocks["scales"] & 0xFFF | halves << 12
 
 
-def _four_sevens(sevens: Bytes, top: Bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.uint32]]:
+def _four_sevens(sevens: Bytes, top: Bytes) -> Words:
     """Put four signs of seven bits and four other bits into each word."""
     fields = (sevens & 127).reshape(len(sevens), -1, 4).astype(np.uint32)
-    words = np.bitwise_or.reduce(fields << np.arange(0, 28, 7, dtype=np.uint32), axis=2)
-    return words | top.astype(np.uint32) << 28
+    words: Words = np.bitwise_or.reduce(fields << np.arange(0, 28, 7, dtype=np.uint32), axis=2)
+    words |= top.astype(np.uint32) << np.uint32(28)
+    return words
 
 
 def _put_iq2_xxs(blocks: PackedBlocks, parts: _Parts) -> None:

@@ -109,7 +109,7 @@ def write_importance(matrix: ImportanceMatrix) -> None:
     for name, entry in sorted(matrix.entries.items()):
         tensors[name + _SUMS] = (entry.sums, QuantType.F32)
         tensors[name + _COUNTS] = (entry.counts.reshape(-1, 1).astype(np.float32), QuantType.F32)
-    metadata = {
+    metadata: dict[str, Any] = {
         "general.type": "imatrix",
         _DATASETS: matrix.datasets,
         _CHUNKS: np.uint32(matrix.chunk_count),

@@ -35,7 +35,8 @@ Encoder: TypeAlias = Callable[[Floats, Floats | None], PackedBlocks]
 
 def _sums(weights: Floats, shape: tuple[int, ...]) -> Floats:
     """The total weight of each sub-block, in the shape of the scales."""
-    return weights.sum(axis=1).reshape(shape)
+    sums: Floats = weights.sum(axis=1).reshape(shape)
+    return sums
 
 
 def _encode_q2_k(values: Floats, weights: Floats | None) -> PackedBlocks:
@@ -137,7 +138,8 @@ _NEAREST_IQ4 = np.searchsorted(IQ4_VALUES[1:] + IQ4_VALUES[:-1], np.arange(-256,
 def _listed_levels(values: Floats) -> Bytes:
     """The numbers of the nearest values of IQ4."""
     halves = np.clip(np.floor(values * np.float32(2)), -256, 255).astype(np.intp) + 256
-    return _NEAREST_IQ4[halves]
+    numbers: Bytes = _NEAREST_IQ4[halves]
+    return numbers
 
 
 def _encode_iq4_nl(values: Floats, weights: Floats | None) -> PackedBlocks:

@@ -24,6 +24,7 @@ struct FitBook {
     bool is_signed;   // the entries are magnitudes
     bool is_even;     // the number of negative signs of 8 elements is even
     float low, high;  // the levels of the largest magnitude that are tried, as shares of the highest one
+    int tries = 1;    // of scales with entries
 };
 
 FitBook book_of(DType type) {
@@ -35,7 +36,7 @@ FitBook book_of(DType type) {
         case DType::IQ2_S:
             return {kIQ2_SWords, 1024, 8, 3, {8, 25, 43}, true, false, 0.75f, 1.5f};
         case DType::IQ3_XXS:
-            return {kIQ3_XXSWords, 256, 4, 8, {4, 12, 20, 28, 36, 44, 52, 62}, true, true, 0.75f, 1.3f};
+            return {kIQ3_XXSWords, 256, 4, 8, {4, 12, 20, 28, 36, 44, 52, 62}, true, true, 0.75f, 1.3f, 2};
         case DType::IQ3_S:
             return {kIQ3_SWords, 512, 4, 8, {1, 3, 5, 7, 9, 11, 13, 15}, true, false, 0.75f, 1.3f};
         default:  // IQ1_S and IQ1_M, whose levels are moved by a delta
@@ -276,9 +277,14 @@ void fit_codebook(DType type, const SubBlocks& x, float* scales) {
         if (book.is_signed) {
             fit_levels(book, block, weights, x.elements, 0.0f, best);
             // Entries lack some levels, which moves the best scale.
-            const Chosen chosen = choose(book, block, weights, x.elements, best.scale, 0.0f);
-            const Fitted fitted = fit_entries(book, block, weights, x.elements, chosen);
-            if (fitted.scale > 0.0f) best = fitted;
+            Fitted kept;
+            for (int i = 0; i < book.tries; ++i) {
+                const float tried = best.scale * (i == 0 ? 1.0f : 0.93f);
+                const Chosen chosen = choose(book, block, weights, x.elements, tried, 0.0f);
+                const Fitted fitted = fit_entries(book, block, weights, x.elements, chosen);
+                if (fitted.scale > 0.0f && fitted.gain > kept.gain) kept = fitted;
+            }
+            best = kept;
         } else {
             for (float delta : {kDelta, -kDelta}) fit_levels(book, block, weights, x.elements, delta, best);
         }

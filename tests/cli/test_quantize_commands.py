@@ -72,7 +72,7 @@ def test_a_dry_run_writes_nothing(model: Path, tmp_path: Path) -> None:
 
 def test_a_file_in_several_parts(tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b")):
-        split = {
+        split: dict[str, np.generic] = {
             "split.no": np.uint16(number),
             "split.count": np.uint16(2),
             "split.tensors.count": np.int32(2),

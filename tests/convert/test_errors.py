@@ -14,8 +14,9 @@ from click.testing import CliRunner
 
 from chaski.cli.main import chaski_command
 from chaski.convert.convert import convert
-from chaski.errors import ChaskiError, FormatError, ModelError, TokenizerError, UnsupportedError
+from chaski.errors import ChaskiError, FormatError, ModelError, OptionError, TokenizerError, UnsupportedError
 from chaski.formats.gguf import open_gguf
+from chaski.formats.mixture import Mixture
 from tests.convert.checkpoints import DATA
 
 
@@ -44,6 +45,16 @@ def refused(folder: Path, kind: type[ChaskiError], message: str) -> None:
     out = folder.parent / "out.gguf"
     with pytest.raises(kind, match=message):
         convert(folder, out, "F32")
+    assert [path.name for path in folder.parent.iterdir()] == ["llama3"]
+
+
+def test_types_that_need_importance_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of this checkpoint are too short for such types."""
+    monkeypatch.setattr(Mixture, "needs_importance", lambda *_: True)
+    with pytest.raises(
+        OptionError, match=r"needs an importance matrix; convert to F16, then use `chaski imatrix`"
+    ):
+        convert(folder, folder.parent / "out.gguf", "Q4_0")
     assert [path.name for path in folder.parent.iterdir()] == ["llama3"]
 
 

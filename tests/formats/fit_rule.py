@@ -61,9 +61,8 @@ class _LineSearch:
     def propose(self, inverse: Floats, start: Floats) -> None:
         """Fit a line to the levels of x on the grid `inverse * (x - start)`; keep it if it is better."""
         levels = self._levels(self._x, inverse, start)
-        at = np.zeros_like(inverse)
-        if self._is_weighted:
-            at = self._levels(self._pivot[:, None], inverse, start)[:, 0]
+        at = self._levels(self._pivot[:, None], inverse, start)[:, 0]
+        at = at if self._is_weighted else np.zeros_like(at)
         from_at = levels - at[:, None]
         weighted = self._weight * from_at
         sums = [in_order(each) for each in (weighted, weighted * from_at, weighted * self._from_pivot)]
