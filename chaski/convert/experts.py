@@ -52,9 +52,10 @@ def expert_metadata(config: Config, *more: str) -> Metadata:
             raise UnsupportedError(f"{config.path}: experts chosen by {gating!r:.40} cannot be converted")
         entries["expert_gating_func"] = _GATINGS[gating] + 1
     for key in more:
-        stated, kind = _STATED[key]
-        if any(name in config for name in stated.split()):
-            entries[key] = first(config, tuple(stated.split()), kind)
+        listed, kind = _STATED[key]
+        stated = tuple(listed.split())
+        if any(name in config for name in stated):
+            entries[key] = first(config, stated, kind)
     return entries
 
 

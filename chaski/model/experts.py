@@ -60,14 +60,18 @@ def experts(
     router: RouterConfig,
     activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu,
     bias: ChoiceBias | None = None,
+    of_shared: Callable[[Tensor, Tensor], Tensor] = ops.swiglu,
 ) -> MoE | MoEWithSharedExpert:
-    """Return the experts of a layer, with the shared ones if the file has some; `bias` as in `MoE`."""
+    """Return the experts of a layer, with the shared ones if the file has some.
+
+    activation, bias: as in `MoE`. of_shared: the activation of the shared experts.
+    """
     arch, size = file.architecture, config.hidden_size
     hidden = file.get(f"{arch}.expert_feed_forward_length", int, 0) or config.ffn_size
     count = file.get(f"{arch}.expert_shared_count", int, 0)
     shared = file.get(f"{arch}.expert_shared_feed_forward_length", int, 0) or count * hidden
     chosen = MoE(size, hidden, router, activation, bias)
-    return MoEWithSharedExpert(chosen, SharedExpert(size, shared)) if shared else chosen
+    return MoEWithSharedExpert(chosen, SharedExpert(size, shared, of_shared)) if shared else chosen
 
 
 def dense_layers(file: GGUFFile, config: DecoderConfig) -> dict[int, SwiGLU]:

@@ -46,7 +46,7 @@ class Mixture:
         count: int = 3,
         type: QuantType = QuantType.F32,
         *,
-        groups: Groups = ONE_GROUP,
+        limit: Groups = ONE_GROUP,
         normalized: bool = False,
         weighs_inputs: bool = False,
         shows_rows: bool = False,
@@ -62,7 +62,7 @@ class Mixture:
             normalized=normalized,
             scale=1.5,
             bias=w["rank"] if gating is Gating.SIGMOID else None,
-            groups=groups,
+            groups=limit,
         )
         if normalized:
             routes = scale_experts(routes, w["rank"])
@@ -132,7 +132,7 @@ def test_experts_are_chosen_from_the_best_groups(
         Gating.NEAREST: logits,
     }[gating]
     ids = np.arange(IDS)
-    routes, _ = Mixture(tmp_path, place, gating, groups=groups).run(ids)
+    routes, _ = Mixture(tmp_path, place, gating, limit=groups).run(ids)
     size = EXPERTS // groups.count
     for ranks, chosen in zip(scores, routes[:, :3].astype(int), strict=True):
         of_groups = [sorted(ranks[g * size : (g + 1) * size])[::-1] for g in range(groups.count)]

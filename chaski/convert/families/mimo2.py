@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
@@ -23,10 +22,11 @@ def metadata(config: Config) -> Metadata:
     config.expect("add_full_attention_sink_bias", False)
     near_heads = config.get("swa_num_key_value_heads", int, _DOUBLED * config.get("num_key_value_heads", int))
     names = {"rms_norm_eps": config.get("layernorm_epsilon", float, config.get("rms_norm_eps", float, 1e-5))}
-    entries = common_metadata(Config(config.path, names).over(config)) | _windows(config)
+    types = {"layer_types": _kinds(config)}
+    entries = common_metadata(Config(config.path, names).over(config))
+    entries |= windows(Config(config.path, types).over(config), _PERIOD)
     share = config.get("partial_rotary_factor", float, 0.334)
     near = rope(config, "sliding_attention")
-    flags: Any = entries["attention.sliding_window_pattern"]
     heads = config.get("num_key_value_heads", int)
     return (
         entries
@@ -34,7 +34,9 @@ def metadata(config: Config) -> Metadata:
         | expert_metadata(config, "expert_feed_forward_length")
         | {
             "context_length": config.get("max_position_embeddings", int),
-            "attention.head_count_kv": [near_heads if is_near else heads for is_near in flags],
+            "attention.head_count_kv": [
+                near_heads if kind == "sliding_attention" else heads for kind in _kinds(config)
+            ],
             "attention.value_length": config.get("v_head_dim", int),
             "attention.value_scale": config.get("attention_value_scale", float, 1.0),
             "rope.dimension_count": int(
@@ -45,13 +47,12 @@ def metadata(config: Config) -> Metadata:
     )
 
 
-def _windows(config: Config) -> Metadata:
-    """Return the keys of the windows, from old or new configurations."""
-    if "hybrid_layer_pattern" in config:
-        kinds = ["full_attention", "sliding_attention"]
-        types = [kinds[each] for each in config.list("hybrid_layer_pattern", int)]
-        config = Config(config.path, {"layer_types": types}).over(config)
-    return windows(config, _PERIOD)
+def _kinds(config: Config) -> list[str]:
+    """Return the kind of each layer, from old or new configurations."""
+    if "hybrid_layer_pattern" not in config:
+        return config.list("layer_types", str)
+    kinds = ["full_attention", "sliding_attention"]
+    return [kinds[each] for each in config.list("hybrid_layer_pattern", int)]
 
 
 def special(config: Config) -> Mapping[str, Special]:

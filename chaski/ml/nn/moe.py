@@ -126,17 +126,20 @@ class MoE(Module):
 
 
 class SharedExpert(Module):
-    """The shared expert, which computes every token."""
+    """The shared expert, which computes every token. `activation` combines gate and up."""
 
     inline = True
 
-    def __init__(self, size: int, hidden: int) -> None:
+    def __init__(
+        self, size: int, hidden: int, activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu
+    ) -> None:
+        self._activation = activation
         self.ffn_gate_shexp = Linear(size, hidden)
         self.ffn_up_shexp = Linear(size, hidden)
         self.ffn_down_shexp = Linear(hidden, size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.ffn_down_shexp(ops.swiglu(self.ffn_gate_shexp(x), self.ffn_up_shexp(x)))
+        return self.ffn_down_shexp(self._activation(self.ffn_gate_shexp(x), self.ffn_up_shexp(x)))
 
 
 class MoEWithSharedExpert(Module):

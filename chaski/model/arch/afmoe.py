@@ -51,8 +51,8 @@ class Model(deepseek.Model, WindowedModel):
         return read_router(file, Gating.SIGMOID, normalized=False)
 
     def embed(self, inputs: Inputs) -> Tensor:
-        embedded: Tensor = super().embed(inputs)
-        return embedded * self.config.hidden_size**0.5
+        x = super().embed(inputs)
+        return x * float(self.config.hidden_size) ** 0.5
 
     def rope(self) -> Rope:
         return self.config.rope.rope(neox=True)

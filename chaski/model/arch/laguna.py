@@ -48,11 +48,14 @@ class Attention(qwen3.Attention):
         v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
         k, q = ops.rope(k, rope), ops.rope(q, rope)
         attended = attention(q, k, v, cache, scale=c.head_size**-0.5)
-        gates = ops.softplus(self.attn_gate(x))
+        gates = self.gates(x)
         if gates.shape == attended.shape:
             return self.attn_output(ops.multiply(attended, gates))
         heads = ops.scale_rows(attended.reshape(c.num_heads, c.value_size), gates)
         return self.attn_output(heads.reshape(c.num_heads * c.value_size))
+
+    def gates(self, x: Tensor) -> Tensor:
+        return ops.softplus(self.attn_gate(x))
 
 
 class Model(deepseek.Model, WindowedModel):
