@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerCache
 from chaski.ml import ops
@@ -52,7 +54,7 @@ class Model(deepseek.Model, WindowedModel):
 
     def embed(self, inputs: Inputs) -> Tensor:
         x = super().embed(inputs)
-        return x * float(self.config.hidden_size) ** 0.5
+        return x * math.sqrt(self.config.hidden_size)
 
     def rope(self) -> Rope:
         return self.config.rope.rope(neox=True)
