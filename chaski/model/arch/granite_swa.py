@@ -1,0 +1,72 @@
+"""Granite 4.1 with windows (Granite Team 2026): sinks, and layers that may have a window or no rope."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaski.errors import ModelError
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Tensor
+from chaski.ml.nn import DecoderLayer, attention
+from chaski.model.arch import granite
+from chaski.model.arch.gpt_oss import Sinks
+from chaski.model.architecture import Architecture
+from chaski.model.config import DecoderConfig, sliding_layers
+from chaski.model.rope import NO_ROPE
+
+ARCHITECTURE = Architecture(
+    "granite_swa",
+    "Granite with windows",
+    tools=("granite", "hermes"),
+    reads=(
+        "attention.rope_pattern",
+        "attention.scale",
+        "attention.sliding_window",
+        "embedding_scale",
+        "logit_scale",
+        "residual_scale",
+    ),
+)
+
+_PERIOD = 4
+
+
+class Attention(granite.Attention):
+    def __init__(self, config: DecoderConfig, scale: float, rotates: bool) -> None:
+        super().__init__(config, scale, rotates)
+        self.attn_sinks = Sinks(config.num_heads)
+
+    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
+        c = self._config
+        q = self.attn_q(x).reshape(c.num_heads, c.head_size)
+        k = self.attn_k(x).reshape(c.num_kv_heads, c.head_size)
+        if self._rotates:
+            q, k = ops.rope(q, rope), ops.rope(k, rope)
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        sinks = self.attn_sinks.weight
+        return self.attn_output(attention(q, k, v, cache, scale=self._scale, sinks=sinks))
+
+
+class Model(granite.Model):
+    def layers(self, file: GGUFFile) -> list[DecoderLayer]:
+        arch, count = file.architecture, self.config.num_layers
+        self._window = file.get(f"{arch}.attention.sliding_window", int)
+        self._near = sliding_layers(file, count, _PERIOD, sees_all=0)
+        pattern = file.get(f"{arch}.attention.rope_pattern", list[bool], None)
+        self._rotated = (self._rotates,) * count if pattern is None else tuple(bool(each) for each in pattern)
+        if len(self._rotated) != count:
+            raise ModelError(f"{file.path}: {arch}.attention.rope_pattern must have {count} flags")
+        layers = super().layers(file)
+        for layer, rotates in zip(layers, self._rotated, strict=True):
+            layer.attn = Attention(self.config, self._attention_scale, rotates)
+        return layers
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        c = self.config
+        shapes = {True: c.kv_shape(self.rope()), False: c.kv_shape(NO_ROPE)}
+        return [
+            Causal(shapes[rotates], AttentionSpan(self._window if is_near else None))
+            for rotates, is_near in zip(self._rotated, self._near, strict=True)
+        ]
