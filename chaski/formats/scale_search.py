@@ -57,7 +57,8 @@ def element_weights(x: Floats, importance: Floats | np.float32) -> Floats:
     """
     squares = x * x
     spread = squares.mean(axis=1, keepdims=True) * np.float32(2)
-    return importance * np.sqrt(spread + squares)
+    weights: Floats = importance * np.sqrt(spread + squares)
+    return weights
 
 
 def intervals(top: int) -> Floats:

@@ -44,7 +44,7 @@ class Layer(DecoderLayer):
     def __init__(
         self, config: DecoderConfig, attn: llama.Attention | LinearAttention | None, ffn: SwiGLU | None
     ) -> None:
-        self.attn, self.ffn = attn, ffn
+        self.mixer, self.block = attn, ffn
         if attn is not None:
             self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         if ffn is not None:
@@ -52,15 +52,15 @@ class Layer(DecoderLayer):
 
     @property
     def attends(self) -> bool:
-        return isinstance(self.attn, llama.Attention)
+        return isinstance(self.mixer, llama.Attention)
 
     def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
-        if self.attn is None:
+        if self.mixer is None:
             (x,) = output_rows(outputs, x)
         else:
-            h, x = output_rows(outputs, self.attn(self.attn_norm(x), *context), x)
+            h, x = output_rows(outputs, self.mixer(self.attn_norm(x), *context), x)
             x = x + h
-        return x if self.ffn is None else x + self.ffn(self.ffn_norm(x))
+        return x if self.block is None else x + self.block(self.ffn_norm(x))
 
 
 class Model(llama.Model):
