@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 
-from chaski.errors import ChaskiError, ModelNotFoundError
-from chaski.formats.gguf import has_whole_header, part_paths
+from chaski.errors import ChaskiError, ModelNotFoundError, UnsupportedError
+from chaski.formats.gguf import has_whole_header, open_gguf, part_paths
+from chaski.model.metadata import check_is_model
 from chaski.names import ModelName
 from chaski.pasted import quantization
 from chaski.store.http import Access
@@ -19,7 +20,6 @@ from chaski.store.hub import Hub, HubModel
 from chaski.store.model import find_model
 from chaski.store.registry import Registry
 from chaski.store.store import Store
-from chaski.store.weights import inspect
 
 __all__ = ["Candidate", "is_hub", "local_candidates", "remote_candidates"]
 
@@ -131,9 +131,13 @@ def _is_model(path: Path) -> bool:
     if path != part_paths(path)[0]:
         return False
     try:
-        return inspect(path).kind == "model"
+        with open_gguf(path) as file:
+            check_is_model(file)
+    except UnsupportedError:
+        return False
     except ChaskiError:
-        return True
+        pass
+    return True
 
 
 def _same_but_tag(name: ModelName, other: ModelName) -> bool:

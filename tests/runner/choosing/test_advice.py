@@ -10,6 +10,7 @@ import pytest
 
 from chaski.errors import ModelNotFoundError, RegistryError
 from chaski.formats.gguf import has_whole_header, open_gguf
+from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.runner.choosing import candidates
 from chaski.runner.choosing.advice import Advice, advise, bytes_per_token, recommended
@@ -37,7 +38,7 @@ def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a model in three types, one of them in two parts, and a file that is no model."""
+    """A folder with a model in three types, one of them in two parts, and files that are no models."""
     path = tmp_path / "folder"
     path.mkdir()
     for name, kind in (("Q8_0", QuantType.Q8_0), ("F16", QuantType.F16)):
@@ -45,6 +46,8 @@ def folder(tmp_path: Path) -> Path:
     whole = write_tiny_llama(tmp_path / "tiny-F32.gguf")
     write_split(whole, path, 2)
     (path / "notes.txt").write_text("no model")
+    sums = {"blk.0.attn_q.weight.in_sum2": (np.ones((1, 32), np.float32), QuantType.F32)}
+    write_gguf(path / "imatrix.gguf", {"general.type": "imatrix"}, sums)
     return path
 
 
