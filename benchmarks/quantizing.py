@@ -42,10 +42,16 @@ def best_rates(work: Quantize, megabytes: float, best: tuple[float, float]) -> t
     return max(best[0], megabytes / cpu), max(best[1], megabytes / clock)
 
 
-def of_ggml(library: ctypes.CDLL, x: NDArray[np.float32], type: QuantType) -> Quantize:
+def of_ggml(
+    library: ctypes.CDLL,
+    x: NDArray[np.float32],
+    type: QuantType,
+    importance: NDArray[np.float32] | None = None,
+) -> Quantize:
     """Quantize `x` by ggml's function; all columns have the same importance where it demands one."""
     library.ggml_quantize_init(ctypes.c_int(int(type)))
-    importance = np.ones(x.shape[1], np.float32) if type in _NEED_IMPORTANCE else None
+    if importance is None and type in _NEED_IMPORTANCE:
+        importance = np.ones(x.shape[1], np.float32)
     chunk = library.ggml_quantize_chunk
     chunk.restype = ctypes.c_size_t
     chunk.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
@@ -59,10 +65,15 @@ def of_ggml(library: ctypes.CDLL, x: NDArray[np.float32], type: QuantType) -> Qu
     return work
 
 
-def error(x: NDArray[np.float32], type: QuantType, data: NDArray[np.uint8]) -> float:
-    """Root mean square error over the standard deviation of `x`."""
+def error(
+    x: NDArray[np.float32],
+    type: QuantType,
+    data: NDArray[np.uint8],
+    importance: NDArray[np.float32] | float = 1,
+) -> float:
+    """Root mean square error, weighted by the importance of columns, over the standard deviation of `x`."""
     difference: NDArray[Any] = dequantize(data, type, x.shape) - x
-    return float(np.sqrt(np.mean(difference * difference)) / x.std())
+    return float(np.sqrt(np.mean(difference * difference * importance)) / x.std())
 
 
 def main() -> None:

@@ -13,11 +13,11 @@
 namespace chaski::CHASKI_ISA {
 namespace {
 
-constexpr float kLeastDivisor = 1e-15f, kDelta = 0.125f;
+constexpr float kNoSize = 1e-15f, kDelta = 0.125f;
 constexpr int kMostElements = 32, kMostGroups = 4, kMostLevels = 8, kScales = 32;
 
 // A codebook: entries are words of levels, 2 bits each for groups of 8 elements, 3 bits for groups of 4.
-struct FitBook {
+struct EntryBook {
     const uint16_t* words;
     int entries, group, levels;
     float values[kMostLevels];
@@ -27,7 +27,7 @@ struct FitBook {
     int tries = 1;    // of scales with entries
 };
 
-FitBook book_of(DType type) {
+EntryBook book_of(DType type) {
     switch (type) {
         case DType::IQ2_XXS:
             return {kIQ2_XXSWords, 256, 8, 3, {8, 25, 43}, true, true, 0.75f, 1.5f};
@@ -98,7 +98,7 @@ struct Prepared {
     float largest;
 };
 
-Prepared prepare(const FitBook& book, const float* x, const float* weights, int elements) {
+Prepared prepare(const EntryBook& book, const float* x, const float* weights, int elements) {
     Prepared found{};
     for (int begin = 0; begin < elements; begin += 8) {
         uint8_t& signs = found.signs[begin / 8];
@@ -128,9 +128,9 @@ struct Fitted {
     float scale = 0.0f, gain = 0.0f;
 };
 
-void fit_levels(const FitBook& book, const Prepared& block, const float* weights, int elements, float delta,
+void fit_levels(const EntryBook& book, const Prepared& block, const float* weights, int elements, float delta,
                 Fitted& best) {
-    if (block.largest <= kLeastDivisor) return;
+    if (block.largest <= kNoSize) return;
     float middles[kMostLevels], steps[kMostLevels];
     for (int i = 0; i + 1 < book.levels; ++i) {
         middles[i] = 0.5f * (book.values[i] + book.values[i + 1]) + delta;
@@ -165,8 +165,8 @@ void fit_levels(const FitBook& book, const Prepared& block, const float* weights
 // The errors of all possible values of four bits of a word (two elements), or of three bits (one element).
 using Tables = float[kMostGroups * 2][4][16];
 
-void fill_tables(const FitBook& book, const Prepared& block, const float* weights, int elements, float scale,
-                 float delta, Tables& tables) {
+void fill_tables(const EntryBook& book, const Prepared& block, const float* weights, int elements,
+                 float scale, float delta, Tables& tables) {
     float levels[kMostLevels];
     for (int k = 0; k < kMostLevels; ++k) levels[k] = scale * (book.values[k] + delta);
     const auto write_errors = [&](int i, float* errors, int count) __attribute__((always_inline)) {
@@ -192,7 +192,7 @@ void fill_tables(const FitBook& book, const Prepared& block, const float* weight
 // The entries with the smallest errors for each group of a sub-block, and those errors. Of equal ones the
 // first.
 template <int kBits, int kGroups>
-void nearest_entries(const FitBook& book, const Tables& tables, int32_t* entries, float* errors) {
+void nearest_entries(const EntryBook& book, const Tables& tables, int32_t* entries, float* errors) {
     alignas(64) static constexpr int32_t kNumbers[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                              8, 9, 10, 11, 12, 13, 14, 15};
     F32x16 least[kGroups];
@@ -234,7 +234,7 @@ struct Chosen {
     float total;
 };
 
-Chosen choose(const FitBook& book, const Prepared& block, const float* weights, int elements, float scale,
+Chosen choose(const EntryBook& book, const Prepared& block, const float* weights, int elements, float scale,
               float delta) {
     Tables tables;
     Chosen found;
@@ -252,7 +252,7 @@ Chosen choose(const FitBook& book, const Prepared& block, const float* weights, 
 }
 
 // The best scale for given entries.
-Fitted fit_entries(const FitBook& book, const Prepared& block, const float* weights, int elements,
+Fitted fit_entries(const EntryBook& book, const Prepared& block, const float* weights, int elements,
                    const Chosen& chosen) {
     float ll = 0.0f, xl = 0.0f;
     const int bits = book.group == 8 ? 2 : 3;
@@ -269,7 +269,7 @@ Fitted fit_entries(const FitBook& book, const Prepared& block, const float* weig
 }  // namespace
 
 void fit_codebook(DType type, const SubBlocks& x, float* scales) {
-    const FitBook book = book_of(type);
+    const EntryBook book = book_of(type);
     for (int64_t i = 0; i < x.count; ++i) {
         const float* weights = x.weights + x.elements * i;
         const Prepared block = prepare(book, x.values + x.elements * i, weights, x.elements);
@@ -293,7 +293,7 @@ void fit_codebook(DType type, const SubBlocks& x, float* scales) {
 }
 
 void choose_entries(DType type, const SubBlocks& x, const float* scales, uint16_t* entries, uint8_t* signs) {
-    const FitBook book = book_of(type);
+    const EntryBook book = book_of(type);
     const int groups = x.elements / book.group, octets = x.elements / 8;
     for (int64_t i = 0; i < x.count; ++i, entries += groups, signs += octets) {
         const float* weights = x.weights + x.elements * i;

@@ -194,6 +194,28 @@ void compare_fits(Comparison& compare) {
             return bytes_of(y);
         });
     }
+    for (DType type : {DType::IQ1_S, DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S,
+                       DType::IQ3_XXS, DType::IQ3_S}) {
+        compare(std::string("codebook of ") + find_format(type)->name, [&](const Table& table) {
+            const bool is_of_four = type == DType::IQ3_XXS || type == DType::IQ3_S;
+            const bool is_short = type == DType::IQ1_M || type == DType::IQ2_XS || type == DType::IQ2_S;
+            const int elements = is_short ? 16 : 32, groups = elements / (is_of_four ? 4 : 8);
+            Random random(10);
+            const std::vector<float> x = random.numbers(32 * kRows, 1.0f);
+            const std::vector<float> weights(x.size(), 1.0f);
+            const SubBlocks blocks{x.data(), weights.data(), kRows, elements};
+            std::vector<float> scales(kRows);
+            std::vector<std::uint16_t> entries(kRows * groups);
+            std::vector<std::uint8_t> signs(kRows * elements / 8);
+            table.kernels.fit_codebook(type, blocks, scales.data());
+            table.kernels.choose_entries(type, blocks, scales.data(), entries.data(), signs.data());
+            Bytes found = bytes_of(scales);
+            for (const Bytes& more : {bytes_of(entries), bytes_of(signs)}) {
+                found.insert(found.end(), more.begin(), more.end());
+            }
+            return found;
+        });
+    }
 }
 
 // Groups of blocks and an incomplete group; zeros of both signs, two extremes of the same magnitude, and

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.quantizing import error, of_ggml
 from chaski.formats.quant import Floats, QuantType
 from chaski.formats.quantize import quantize
-from tests.formats.test_quantize import SEARCHED, SIMPLE, SIMPLE_BLOCKS, WEIGHTS
+from chaski.formats.searched import BY_IMPORTANCE
+from tests.formats.test_quantize import IMPORTANCE, SEARCHED, SIMPLE, SIMPLE_BLOCKS, WEIGHTS
 
 pytestmark = pytest.mark.oracle
 
@@ -46,3 +47,12 @@ def test_searched_types_are_as_good_as_ggml(ggml: ctypes.CDLL, type: QuantType, 
     x = floats((WEIGHTS | LATTICES)[name].reshape(-1), 256)
     found, wanted = (error(x, type, data) for data in (quantize(x, type), of_ggml(ggml, x, type)()))
     assert found < 1.01 * wanted
+
+
+@pytest.mark.parametrize("name", [*WEIGHTS, *LATTICES])
+@pytest.mark.parametrize("type", BY_IMPORTANCE)
+def test_importance_is_used_as_well_as_by_ggml(ggml: ctypes.CDLL, type: QuantType, name: str) -> None:
+    x = floats((WEIGHTS | LATTICES)[name].reshape(-1), 2048)[:16]
+    data = (quantize(x, type, importance=IMPORTANCE), of_ggml(ggml, x, type, IMPORTANCE)())
+    found, wanted = (error(x, type, each, IMPORTANCE) for each in data)
+    assert found < 1.01 * wanted + 1e-6
