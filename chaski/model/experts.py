@@ -15,6 +15,10 @@ from chaski.model.config import DecoderConfig
 __all__ = ["dense_layers", "experts", "read_router"]
 
 
+_DECLARED = (Gating.SOFTMAX, Gating.SIGMOID, Gating.CHOSEN_SOFTMAX)
+"""The values 1, 2 and 3 of `expert_gating_func`."""
+
+
 def read_router(
     file: GGUFFile, gating: Gating, *, normalized: bool, has_bias: bool = False, best_of_group: int = 2
 ) -> RouterConfig:
@@ -24,13 +28,13 @@ def read_router(
     Raises ModelError for groups that do not divide the experts, UnsupportedError for an unknown routing.
     """
     arch = file.architecture
-    number = (file.get(f"{arch}.expert_gating_func", int, 0) or int(gating) + 1) - 1
-    if number not in set(Gating):
-        raise UnsupportedError(f"{file.path}: {arch}.expert_gating_func = {number + 1} is not supported")
+    declared = file.get(f"{arch}.expert_gating_func", int, 0)
+    if not 0 <= declared <= len(_DECLARED):
+        raise UnsupportedError(f"{file.path}: {arch}.expert_gating_func = {declared} is not supported")
     return RouterConfig(
         num_experts=file.get(f"{arch}.expert_count", int),
         num_used=file.get(f"{arch}.expert_used_count", int),
-        gating=Gating(number),
+        gating=_DECLARED[declared - 1] if declared else gating,
         normalized=file.get(f"{arch}.expert_weights_norm", bool, normalized),
         scale=file.get(f"{arch}.expert_weights_scale", float, 0.0) or 1.0,
         has_bias=has_bias,
