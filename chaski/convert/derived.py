@@ -88,6 +88,7 @@ _IN_LAYER: Mapping[str, str] = {
 """The names in checkpoints of the tensors of GGUF, without prefix and suffix, of a layer and outside."""
 
 _KINDS = ("weight", "bias")
+_OF_EXPERTS = 3  # dimensions of a stack of matrices
 _GGUF_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 
@@ -196,8 +197,10 @@ class _Derivation:
         for whole, parts in joined:
             if self._source(whole) is None or any(self._source(name) for name, _ in parts if name != whole):
                 continue
-            rows = sum(weight.shape[0] for _, weight in parts)
-            planned = self._mapped(whole, (rows, *parts[0][1].shape[1:]))
+            shape = parts[0][1].shape
+            axis = 1 if len(shape) == _OF_EXPERTS else 0
+            rows = sum(weight.shape[axis] for _, weight in parts)
+            planned = self._mapped(whole, (*shape[:axis], rows, *shape[axis + 1 :]))
             yield whole, (planned, [name for name, _ in parts])
 
     def _tensor(self, name: str, weight: Weight) -> Iterator[Planned]:

@@ -25,7 +25,6 @@ LEFT_OUT = {
     ),
     "Glm4vMoeForConditionalGeneration": "its pictures have an encoder that is not supported",
     "Step3p7ForConditionalGeneration": "its pictures have an encoder that is not supported",
-    "GraniteMoeSWAForCausalLM": "its experts are stacked over their factors, which is not supported yet",
     "MiMoV2ForCausalLM": "its checkpoints store queries, keys and values by the ranks of a computation",
     "Lfm2BidirectionalModel": "its convolutions look ahead, which the native model does not do",
     "Lfm25AudioTokenizer": "makes sounds of tokens",

@@ -9,8 +9,8 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import DecoderLayer, attention
-from chaski.model.arch import granite
+from chaski.ml.nn import DecoderLayer, Joined, MoEWithSharedExpert, SharedExpert, attention
+from chaski.model.arch import granite, llama
 from chaski.model.arch.gpt_oss import Sinks
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, sliding_layers
@@ -49,6 +49,12 @@ class Attention(granite.Attention):
         return self.attn_output(attention(q, k, v, cache, scale=self._scale, sinks=sinks))
 
 
+class FusedSharedExpert(SharedExpert):
+    """A shared expert for files that store the rows of gate and up together as `ffn_up_shexp`."""
+
+    joined = Joined("ffn_up_shexp", ("ffn_gate_shexp", "ffn_up_shexp"))
+
+
 class Model(granite.Model):
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
         arch, count = file.architecture, self.config.num_layers
@@ -62,6 +68,13 @@ class Model(granite.Model):
         for layer, rotates in zip(layers, self._rotated, strict=True):
             layer.attn = Attention(self.config, self._attention_scale, rotates)
         return layers
+
+    def ffn(self, file: GGUFFile) -> llama.FeedForward:
+        block = super().ffn(file)
+        if isinstance(block, MoEWithSharedExpert):
+            shared = file.get(f"{file.architecture}.expert_shared_feed_forward_length", int)
+            block.shared = FusedSharedExpert(self.config.hidden_size, shared)
+        return block
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
