@@ -25,6 +25,7 @@ LEFT_OUT = {
     ),
     "Glm4vMoeForConditionalGeneration": "its pictures have an encoder that is not supported",
     "Step3p7ForConditionalGeneration": "its pictures have an encoder that is not supported",
+    "GrokForCausalLM": "the names of its tensors are those of a checkpoint that is not published any more",
     "MiMoV2ForCausalLM": "its checkpoints store queries, keys and values by the ranks of a computation",
     "Lfm2BidirectionalModel": "its convolutions look ahead, which the native model does not do",
     "Lfm25AudioTokenizer": "makes sounds of tokens",
@@ -44,5 +45,5 @@ def test_each_is_converted_or_left_out_for_a_reason(name: str) -> None:
 def test_the_list_is_of_native_architectures() -> None:
     drafts = {"dflash", "eagle3", "gemma4-assistant"}
     assert set(CLASSES.values()) <= ARCHITECTURES.keys() | drafts
-    assert len(CLASSES) == 169
+    assert len(CLASSES) == 171
     assert LEFT_OUT.keys() <= CLASSES.keys()
