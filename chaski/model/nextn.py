@@ -10,7 +10,7 @@ no hidden state before it, and no token sees its keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerKind, RecurrentLayer, previous_row
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Embedding, Linear, Module, RMSNorm
+from chaski.ml.nn import Embedding, Linear, Module, Norm, RMSNorm
 from chaski.model.config import DecoderConfig
 
 __all__ = ["NextnTensors", "before", "nextn_blocks", "nextn_kinds", "trunk_config"]
@@ -61,9 +61,9 @@ class NextnTensors(Module):
         own: Embedding | None = getattr(self, "embed_tokens", None)
         return usual if own is None else own(tokens)
 
-    def normalized(self, x: Tensor, usual: Callable[[Tensor], Tensor]) -> Tensor:
+    def normalized(self, x: Tensor, usual: Norm) -> Tensor:
         """Return the normalized rows of the block; `usual` is the model's norm."""
-        norm: Callable[[Tensor], Tensor] = getattr(self, "shared_head_norm", usual)
+        norm: Norm = getattr(self, "shared_head_norm", usual)
         return norm(x)
 
     @property

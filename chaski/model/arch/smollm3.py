@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, LayerCache, LayerKind
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import attention
+from chaski.ml.nn import DecoderLayer, attention
 from chaski.model.arch import llama
 from chaski.model.architecture import Architecture
 from chaski.model.rope import NO_ROPE
@@ -34,11 +34,13 @@ class UnrotatedAttention(llama.Attention):
 
 
 class Model(llama.Model):
-    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        super().__init__(file, projector)
+    def layers(self, file: GGUFFile) -> list[DecoderLayer]:
         c = self.config
-        for layer in self.blk[_PERIOD - 1 :: _PERIOD]:
-            layer.attn = UnrotatedAttention(c)
+        kinds = (UnrotatedAttention, *(llama.Attention,) * (_PERIOD - 1))
+        return [
+            llama.Layer(c, kinds[number % _PERIOD](c), self.ffn(file))
+            for number in range(1, c.num_layers + 1)
+        ]
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
