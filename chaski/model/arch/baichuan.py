@@ -35,15 +35,16 @@ class BiasedAttention(llama.Attention):
 
 class Model(llama.Model):
     @property
-    def _has_rope(self) -> bool:
+    def has_rope(self) -> bool:
+        """Return whether positions are in a rope and not in a bias of the scores."""
         return self.config.num_layers != _LAYERS_OF_13B
 
     def layer(self, file: GGUFFile) -> llama.Layer:
-        kind = llama.Attention if self._has_rope else BiasedAttention
+        kind = llama.Attention if self.has_rope else BiasedAttention
         return llama.Layer(self.config, kind(self.config), self.ffn(file))
 
     def positions(self, inputs: Inputs) -> Tensor | ops.DistanceBias:
-        if self._has_rope:
+        if self.has_rope:
             table: Tensor = super().positions(inputs)
             return table
         slopes = alibi_slopes(self.config.num_heads, _LARGEST_BIAS)
@@ -51,4 +52,4 @@ class Model(llama.Model):
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c = self.config
-        return super().layer_kinds() if self._has_rope else [Causal(c.kv_shape(NO_ROPE))] * c.num_layers
+        return super().layer_kinds() if self.has_rope else [Causal(c.kv_shape(NO_ROPE))] * c.num_layers
