@@ -528,6 +528,20 @@ class Plan:
         log_decays: KVStorage,
         value_size: int,
         tiled: bool,
+        skip: Sequence[float],
+        y: int,
+    ) -> None: ...
+    def selective_scan(
+        self,
+        dim: int,
+        segments_dim: int,
+        x: int,
+        dt: int,
+        b: int,
+        c: int,
+        a: Sequence[float],
+        segments: int,
+        states: KVStorage,
         y: int,
     ) -> None: ...
     def embedding(self, dim: int, table: WeightMatrix, ids: int, y: int) -> None: ...

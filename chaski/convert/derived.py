@@ -111,7 +111,7 @@ class Special(Struct, frozen=True, kw_only=True):
 Specials: TypeAlias = Mapping[str, Special]
 _USUAL = Special()
 _AS_CONVOLUTION = Special(source_shape=lambda shape: (shape[0], 1, *shape[1:]))
-_ALWAYS: Specials = {"ssm_conv1d": _AS_CONVOLUTION, "shortconv.conv": _AS_CONVOLUTION}
+_ALWAYS: Specials = {"ssm_conv1d.weight": _AS_CONVOLUTION, "shortconv.conv": _AS_CONVOLUTION}
 
 
 def rotated_heads(config: Config) -> Specials:

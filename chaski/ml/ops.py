@@ -37,7 +37,7 @@ from chaski.ml.elementwise import (
 )
 from chaski.ml.graph import Dim, Shape, Tensor, Weight, require
 from chaski.ml.products import first_outputs, linear
-from chaski.ml.recurrent_ops import chunked_conv, gated_delta, previous_row
+from chaski.ml.recurrent_ops import chunked_conv, gated_delta, previous_row, selective_scan, ssd
 
 __all__ = [
     "DistanceBias",
@@ -75,6 +75,7 @@ __all__ = [
     "rotate_cells",
     "scale_rows",
     "scatter",
+    "selective_scan",
     "short_conv",
     "sigmoid",
     "silu",
@@ -83,6 +84,7 @@ __all__ = [
     "softplus",
     "space_to_depth",
     "squared_relu",
+    "ssd",
     "store",
     "stored",
     "swiglu",

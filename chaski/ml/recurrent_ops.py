@@ -1,8 +1,8 @@
-"""Linear recurrences in chunks. Their state is stored at positions that are multiples of the chunk length.
+"""Linear recurrences. Those in chunks store their state at multiples of the chunk length.
 
 Between two such boundaries the rows of the open chunk are stored in a ring with room for two chunks. A row is
 at its position modulo the ring's length. A full chunk stays open until the next token arrives.
-`native/include/gated_delta.h` defines the order of operations.
+`native/include/gated_delta.h` defines the order of operations, and `selective_scan.h` that of Mamba.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from chaski.ml.graph import KVBuffer, Tensor, require
 
-__all__ = ["CHUNK", "RING", "chunked_conv", "gated_delta", "padded_columns", "previous_row"]
+__all__ = ["CHUNK", "RING", "chunked_conv", "gated_delta", "padded_columns", "previous_row", "selective_scan", "ssd"]
 
 CHUNK = 32
 """Tokens of a chunk."""
@@ -81,18 +81,82 @@ def gated_delta(
     token, the cell of `rows`, the cell of `states` to read, the cell of `states` to write (0 if the tokens
     cross no boundary), and the boundary of the state to read.
     """
-    require(q.shape == k.shape and len(q.shape) == 3, "gated_delta", q.shape, k.shape)
-    require(log_decay.shape == beta.shape == v.shape[:2], "gated_delta", v.shape, log_decay.shape, beta.shape)
-    (heads, value_size), (key_heads, key_size) = _sizes(v), _sizes(k)
-    require(heads % key_heads == 0, "gated_delta", k.shape, v.shape)
-    columns = padded_columns(value_size)
-    kept = [(heads, key_size * columns)]
-    kept += [(key_heads, RING * key_size), (heads, RING * columns), (heads, RING)]
-    require(kept == [(each.heads, each.size) for each in (states, *rows)], "gated_delta", k.shape, v.shape)
-    require(segments.shape[1:] == (7,), "gated_delta", segments.shape)
+    _check("gated_delta", q, k, v, log_decay, beta, (states, *rows), segments)
     return q.graph.record(
         "gated_delta", (q, k, v, log_decay, beta, segments, states, *rows), v.shape, tiled=tiled
     )
+
+
+def ssd(
+    c: Tensor,
+    b: Tensor,
+    x: Tensor,
+    log_decay: Tensor,
+    dt: Tensor,
+    d: npt.NDArray[np.float32],
+    states: KVBuffer,
+    rows: Sequence[KVBuffer],
+    segments: Tensor,
+) -> Tensor:
+    """Apply the state-space duality of Mamba 2 (Dao and Gu 2024) to each sequence -> (n, heads, head size).
+
+    The state S (state size, head size) of each head decays, takes a value for b, and returns that for c:
+    S := exp(log_decay) S + b (dt x)ᵀ;  y = Sᵀ c + d x.
+
+    c and b (n, groups, state size), x (n, heads, head size), log_decay and dt (n, heads), d (heads,).
+    Consecutive heads share a group. `states`, `rows` and `segments` are as for `gated_delta`, whose key heads are the groups.
+    """
+    _check("ssd", c, b, x, log_decay, dt, (states, *rows), segments)
+    require(d.shape == x.shape[1:2], "ssd", d.shape, x.shape)
+    d = np.ascontiguousarray(d, np.float32)
+    return c.graph.record("ssd", (c, b, x, log_decay, dt, segments, states, *rows), x.shape, d=d)
+
+
+def selective_scan(
+    x: Tensor,
+    dt: Tensor,
+    b: Tensor,
+    c: Tensor,
+    a: npt.NDArray[np.float32],
+    states: KVBuffer,
+    segments: Tensor,
+) -> Tensor:
+    """Apply the selective scan of Mamba (Gu and Dao 2023) to each sequence of the batch -> (n, channels).
+
+    The state S (state size,) of each channel decays and takes the channel's value, token by token:
+    S := exp(dt a) S + dt x b;  y = S · c.
+
+    x and dt (n, channels), b and c (n, state size), a (channels, state size). A row of `states` (state size,
+    channels) is the state after some tokens. `segments`: see `short_conv`.
+    """
+    channels, state_size = a.shape
+    require(x.shape == dt.shape and x.shape[1:] == (channels,), "selective_scan", x.shape, dt.shape, a.shape)
+    require(b.shape == c.shape and b.shape[1:] == (state_size,), "selective_scan", b.shape, c.shape, a.shape)
+    require((states.heads, states.size) == (state_size, channels), "selective_scan", a.shape, states)
+    require(segments.shape[1:] == (5,), "selective_scan", segments.shape)
+    a = np.ascontiguousarray(a, np.float32)
+    return x.graph.record("selective_scan", (x, dt, b, c, segments, states), x.shape, a=a)
+
+
+def _check(
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    kept: Sequence[KVBuffer],
+    segments: Tensor,
+) -> None:
+    require(q.shape == k.shape and len(q.shape) == 3, name, q.shape, k.shape)
+    require(log_decay.shape == beta.shape == v.shape[:2], name, v.shape, log_decay.shape, beta.shape)
+    (heads, value_size), (key_heads, key_size) = _sizes(v), _sizes(k)
+    require(heads % key_heads == 0, name, k.shape, v.shape)
+    columns = padded_columns(value_size)
+    shapes = [(heads, key_size * columns)]
+    shapes += [(key_heads, RING * key_size), (heads, RING * columns), (heads, RING)]
+    require(shapes == [(each.heads, each.size) for each in kept], name, k.shape, v.shape)
+    require(segments.shape[1:] == (7,), name, segments.shape)
 
 
 def _sizes(x: Tensor) -> tuple[int, int]:

@@ -74,7 +74,9 @@ def check_metadata(file: GGUFFile) -> None:
         if key.startswith(prefix):
             name = key.removeprefix(prefix)
             limit = _limit(name, largest, len(file.tensors))
-            least = 1 if name in divisors and not isinstance(file.metadata[key], np.ndarray) else 0
+            # In files of Mamba, no layer needs to attend.
+            is_mamba = name == "attention.head_count" and f"{prefix}ssm.state_size" in file.metadata
+            least = 1 if name in divisors and not is_mamba and not isinstance(file.metadata[key], np.ndarray) else 0
             for number in () if name in _MAY_BE_INFINITE else _numbers(file.metadata[key]):
                 _check(file, key, number, least, limit)
 

@@ -1,4 +1,5 @@
-// The gated delta net (Yang et al. 2024): the operands of its kernel, and its rule of order.
+// The gated delta net (Yang et al. 2024) and the state-space duality of Mamba 2 (Dao and Gu 2024): the
+// operands of their kernel, and their rules of order.
 //
 // A head has a state S of key size x value size. A token decays S, corrects its value for the key k, and
 // answers the query q. Token by token, the formulas are
@@ -20,6 +21,10 @@
 //
 //   Products k S, q S, k_i k_j and q_i k_j begin with 0 and run along the key in ascending order, by fma. All
 //   numbers are float32, rounded to nearest; exp is that of vector_math.h.
+//
+// Mamba 2 has the same formulas without the correction, S := S + k (beta v): key heads are its groups, q is C,
+// k is B, v is x, beta is the time step dt, and g is A dt. Its rule is u_i = beta_i v_i, and y and S as above;
+// at last y = fma(D, v_i, y).
 //
 // All sums run over tokens or over elements of a key, and no sum runs over lanes: a lane is a column of S, or
 // a token j. So neither the vector length nor the division into tiles, batches or threads changes a bit.
@@ -76,7 +81,9 @@ struct GatedDelta {
     KVStorage log_decays;  // [head] [ring]
     std::int64_t value_size;
     bool is_tiled;
+    const float* skip;  // [head]: D of Mamba 2; null for the gated delta net
 
+    [[gnu::always_inline]] bool corrects() const { return skip == nullptr; }
     [[gnu::always_inline]] std::int64_t heads() const { return log_decays.heads; }
     [[gnu::always_inline]] std::int64_t key_heads() const { return keys.heads; }
     [[gnu::always_inline]] std::int64_t key_size() const { return keys.size / kDeltaRing; }

@@ -113,6 +113,8 @@ struct Elementwise {
 
 struct ChunkSegment;
 struct GatedDelta;  // gated_delta.h
+struct SelectiveScan;  // selective_scan.h
+struct Segment;
 struct Lora;        // lora.h
 struct LoraRow;
 
@@ -173,6 +175,9 @@ struct Ops {
     std::size_t (*gated_delta_scratch)(const GatedDelta& job);
     void (*gated_delta)(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
                         std::int64_t begin, std::int64_t end, std::byte* scratch);
+    // The selective scan of the channels [begin, end) along a segment, of which `begin` is a multiple of 16.
+    void (*selective_scan)(const SelectiveScan& job, const Segment& segment, std::int64_t begin,
+                           std::int64_t end);
     // The rule of lora.h for n rows of one adapter: t = A x · scale, and y += B t in the matrix rows of the
     // panels [panel_begin, panel_end). `next` is the A, or the part of B, that is read afterwards.
     void (*lora_down)(const Lora& pair, const LoraRow* rows, std::int64_t n, const std::byte* next);

@@ -31,4 +31,6 @@ std::size_t gated_delta_scratch(const GatedDelta& job);
 void gated_delta(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
                  std::int64_t begin, std::int64_t end, std::byte* scratch);
 
+void selective_scan(const SelectiveScan& job, const Segment& segment, std::int64_t begin, std::int64_t end);
+
 }  // namespace chaski::CHASKI_ISA

@@ -1,4 +1,4 @@
-// The gated delta net, chunk by chunk: the rule of order is in gated_delta.h.
+// The gated delta net and Mamba 2, chunk by chunk: the rules of order are in gated_delta.h.
 //
 // Decode and prefill use the same code: a tile of several tokens by several columns passes the state and the
 // previous rows, with all sums in registers.
@@ -65,7 +65,15 @@ CHASKI_INLINE void store_part(float* p, F32x16 a, std::int64_t count) {
 
 // The part of one chunk that a segment covers: the tokens first_ to last_ - 1 of the chunk. It is empty if a
 // full chunk was open.
+// kCorrects is false for Mamba 2, which has no products of keys with keys or with the state.
+template <bool kCorrects>
 class Chunk {
+    // Rows of sums of T tokens: their pseudo values, if they need sums, then their results.
+    template <int T>
+    static constexpr int kRows = kCorrects ? 2 * T : T;
+    template <int T>
+    static constexpr int kAnswers = kCorrects ? T : 0;
+
    public:
     Chunk(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head, std::int64_t chunk,
           std::byte* scratch)
@@ -112,27 +120,27 @@ class Chunk {
         for_parts<kDeltaTokens>(last_ - first_, [&](std::int64_t at, auto size) {
             constexpr int T = size.value;
             const std::int64_t i = first_ + at;
-            const float* rows[2 * T];
-            find_rows(i, rows);
+            const float* rows[kRows<T>];
+            find_rows<T>(i, rows);
             for (std::int64_t p = 0; p <= (i + T - 1) / kLanes; ++p) {
-                F32x16 y[2 * T][1];
+                F32x16 y[kRows<T>][1];
                 clear(y);
                 accumulate(rows, panels_ + p * job_.key_size() * kLanes, kLanes, 0, job_.key_size(), y);
 #pragma GCC unroll 8
                 for (int t = 0; t < T; ++t) {
-                    store_f32(s_.key_products[i + t] + p * kLanes, y[t][0]);
-                    store_f32(s_.query_products[i + t] + p * kLanes, y[T + t][0]);
+                    if constexpr (kCorrects) store_f32(s_.key_products[i + t] + p * kLanes, y[t][0]);
+                    store_f32(s_.query_products[i + t] + p * kLanes, y[kAnswers<T> + t][0]);
                 }
             }
         });
     }
 
-    // The keys, then the queries, of the tokens from i on.
-    template <int R>
-    CHASKI_INLINE void find_rows(std::int64_t i, const float* (&rows)[R]) const {
-        for (int t = 0; t < R / 2; ++t) {
-            rows[t] = job_.key_row(job_.k, token(i + t), key_head_);
-            rows[R / 2 + t] = job_.key_row(job_.q, token(i + t), key_head_);
+    // The keys, if they are used, then the queries, of the tokens from i on.
+    template <int T>
+    CHASKI_INLINE void find_rows(std::int64_t i, const float* (&rows)[kRows<T>]) const {
+        for (int t = 0; t < T; ++t) {
+            if constexpr (kCorrects) rows[t] = job_.key_row(job_.k, token(i + t), key_head_);
+            rows[kAnswers<T> + t] = job_.key_row(job_.q, token(i + t), key_head_);
         }
     }
 
@@ -149,7 +157,9 @@ class Chunk {
             if (i < first_) continue;
             for (std::int64_t j = 0; j <= i; j += kLanes) {
                 const F32x16 d = exp(load_f32(since + j));
-                store_f32(s_.corrections[i] + j, -(d * load_f32(s_.key_products[i] + j)));
+                if constexpr (kCorrects) {
+                    store_f32(s_.corrections[i] + j, -(d * load_f32(s_.key_products[i] + j)));
+                }
                 store_f32(s_.answers[i] + j, d * load_f32(s_.query_products[i] + j));
             }
         }
@@ -178,49 +188,63 @@ class Chunk {
     template <int T, int V>
     void tile(std::int64_t head, std::int64_t column, std::int64_t i) {
         const std::int64_t columns = job_.columns();
-        const float* rows[2 * T];
-        find_rows(i, rows);
-        F32x16 y[2 * T][V];  // for each token its future pseudo value, then its future result
+        const float* rows[kRows<T>];
+        find_rows<T>(i, rows);
+        F32x16 y[kRows<T>][V];  // for each token its future pseudo value, then its future result
         clear(y);
         accumulate(rows, state(head) + column, columns, kLanes, job_.key_size(), y);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             const F32x16 decay = splat(s_.decays[i + t]);
-            const std::int64_t place = token(i + t) * job_.heads() + head;
-            const float* value = job_.v + place * job_.value_size + column;
 #pragma GCC unroll 8
             for (int v = 0; v < V; ++v) {
-                const F32x16 own = load_part(value + v * kLanes, job_.value_size - column - v * kLanes);
-                y[t][v] = fma(-decay, y[t][v], own);
-                y[T + t][v] = decay * y[T + t][v];
+                if constexpr (kCorrects) y[t][v] = fma(-decay, y[t][v], own_value(head, column, i + t, v));
+                y[kAnswers<T> + t][v] = decay * y[kAnswers<T> + t][v];
             }
-            rows[t] = s_.corrections[i + t];
-            rows[T + t] = s_.answers[i + t];
+            if constexpr (kCorrects) rows[t] = s_.corrections[i + t];
+            rows[kAnswers<T> + t] = s_.answers[i + t];
         }
         float* values = job_.rows(job_.values, head, segment_, chunk_) + column;
         accumulate(rows, values, columns, kLanes, i, y);
         finish<T, V>(head, column, i, values + i * columns, y);
     }
 
+    // Vector v of a token's value from a column on.
+    CHASKI_INLINE F32x16 own_value(std::int64_t head, std::int64_t column, std::int64_t i, int v) const {
+        const std::int64_t place = token(i) * job_.heads() + head, first = column + v * kLanes;
+        return load_part(job_.v + place * job_.value_size + first, job_.value_size - first);
+    }
+
     // The rows of the tile itself, token by token.
     template <int T, int V>
     CHASKI_INLINE void finish(std::int64_t head, std::int64_t column, std::int64_t i, float* values,
-                              F32x16 (&y)[2 * T][V]) {
+                              F32x16 (&y)[kRows<T>][V]) {
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             const std::int64_t place = token(i + t) * job_.heads() + head;
             const F32x16 beta = splat(job_.beta[place]);
 #pragma GCC unroll 8
             for (int v = 0; v < V; ++v) {
-                y[t][v] = beta * y[t][v];
-                store_f32(values + t * job_.columns() + v * kLanes, y[t][v]);
+                F32x16 own;
+                if constexpr (kCorrects) {
+                    own = beta * y[t][v];
+                } else {
+                    own = beta * own_value(head, column, i + t, v);
+                }
+                store_f32(values + t * job_.columns() + v * kLanes, own);
 #pragma GCC unroll 8
                 for (int u = t; u < T; ++u) {
-                    y[T + u][v] = fma(y[t][v], splat(s_.answers[i + u][i + t]), y[T + u][v]);
-                    if (u == t) continue;
-                    y[u][v] = fma(y[t][v], splat(s_.corrections[i + u][i + t]), y[u][v]);
+                    F32x16& answer = y[kAnswers<T> + u][v];
+                    answer = fma(own, splat(s_.answers[i + u][i + t]), answer);
+                    if constexpr (kCorrects) {
+                        if (u != t) y[u][v] = fma(own, splat(s_.corrections[i + u][i + t]), y[u][v]);
+                    }
                 }
-                store_part(job_.y + place * job_.value_size + column + v * kLanes, y[T + t][v],
+                if constexpr (!kCorrects) {
+                    F32x16& answer = y[kAnswers<T> + t][v];
+                    answer = fma(splat(job_.skip[head]), own_value(head, column, i + t, v), answer);
+                }
+                store_part(job_.y + place * job_.value_size + column + v * kLanes, y[kAnswers<T> + t][v],
                            job_.value_size - column - v * kLanes);
             }
         }
@@ -285,7 +309,11 @@ std::size_t gated_delta_scratch(const GatedDelta& job) {
 void gated_delta(const GatedDelta& job, const ChunkSegment& segment, std::int64_t key_head,
                  std::int64_t begin, std::int64_t end, std::byte* scratch) {
     for (std::int64_t chunk = segment.since; chunk < segment.end_position(); chunk += kC) {
-        Chunk(job, segment, key_head, chunk, scratch).run(begin, end);
+        if (job.corrects()) {
+            Chunk<true>(job, segment, key_head, chunk, scratch).run(begin, end);
+        } else {
+            Chunk<false>(job, segment, key_head, chunk, scratch).run(begin, end);
+        }
     }
 }
 

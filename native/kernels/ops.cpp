@@ -149,6 +149,7 @@ const Ops kOps = {
     .attention_join = attention_join,
     .gated_delta_scratch = gated_delta_scratch,
     .gated_delta = gated_delta,
+    .selective_scan = selective_scan,
     .lora_down = lora_down,
     .lora_up = lora_up,
 };

@@ -1,6 +1,8 @@
-// The gated delta net as steps. Rows of a segment's first chunk are stored before any step reads them, and
+// The gated delta net and Mamba 2 as steps. Rows of a segment's first chunk are stored before any step reads them, and
 // rows of later chunks after the last read of the earlier ones.
 #pragma once
+
+#include <vector>
 
 #include "chunks.h"
 
@@ -26,17 +28,20 @@ class DeltaRowsStep final : public Step {
 };
 
 // An item is a segment, a key head, and a part of the columns of its heads: all columns, unless that leaves
-// threads idle.
+// threads idle. `skip` is D of Mamba 2, [head], or empty.
 class GatedDeltaStep final : public Step {
    public:
     GatedDeltaStep(const Ops& ops, int tokens_dim, int segments_dim, const GatedDelta& job,
-                   const ChunkSegment* segments, int threads)
+                   std::vector<float> skip, const ChunkSegment* segments, int threads)
         : ops_(ops),
           tokens_dim_(tokens_dim),
           segments_dim_(segments_dim),
+          skip_(std::move(skip)),
           job_(job),
           segments_(segments),
-          threads_(threads) {}
+          threads_(threads) {
+        if (!skip_.empty()) job_.skip = skip_.data();
+    }
     void prepare(const Sizes& sizes) override;
     std::int64_t items(const Sizes& sizes) const override {
         return sizes[segments_dim_] * job_.key_heads() * parts_;
@@ -48,7 +53,8 @@ class GatedDeltaStep final : public Step {
     const Ops& ops_;
     const int tokens_dim_;
     const int segments_dim_;
-    const GatedDelta job_;
+    const std::vector<float> skip_;
+    GatedDelta job_;
     const ChunkSegment* segments_;
     const int threads_;
     std::int64_t parts_ = 1;

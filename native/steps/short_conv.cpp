@@ -18,13 +18,13 @@ ShortConvStep::ShortConvStep(int tokens_dim, int segments_dim, const float* x, s
       pieces_((storage.size + kPiece - 1) / kPiece),
       y_(y) {}
 
-void ShortConvStep::prepare(const Sizes& sizes) {
+void check_segments(const Segment* segments, std::int64_t count, std::int64_t tokens, std::int64_t cells) {
     std::int64_t last = 0;
-    for (std::int64_t i = 0; i < sizes[segments_dim_]; ++i) {
-        const Segment& s = segments_[i];
-        bool is_row = s.source >= 0 && s.target > 0 && s.source < storage_.cells && s.target < storage_.cells;
-        bool is_first = s.first == s.begin || (i > 0 && s.first == segments_[i - 1].first);
-        if (s.begin != last || s.end <= s.begin || s.end > sizes[tokens_dim_] || !is_row || !is_first) {
+    for (std::int64_t i = 0; i < count; ++i) {
+        const Segment& s = segments[i];
+        bool is_row = s.source >= 0 && s.target > 0 && s.source < cells && s.target < cells;
+        bool is_first = s.first == s.begin || (i > 0 && s.first == segments[i - 1].first);
+        if (s.begin != last || s.end <= s.begin || s.end > tokens || !is_row || !is_first) {
             throw std::invalid_argument("segments[" + std::to_string(i) + "] = (" + std::to_string(s.begin) +
                                         ", " + std::to_string(s.end) + ", " + std::to_string(s.first) + ", " +
                                         std::to_string(s.source) + ", " + std::to_string(s.target) +
@@ -32,10 +32,14 @@ void ShortConvStep::prepare(const Sizes& sizes) {
         }
         last = s.end;
     }
-    if (last != sizes[tokens_dim_]) {
+    if (last != tokens) {
         throw std::invalid_argument("segments end at " + std::to_string(last) + ", tokens at " +
-                                    std::to_string(sizes[tokens_dim_]));
+                                    std::to_string(tokens));
     }
+}
+
+void ShortConvStep::prepare(const Sizes& sizes) {
+    check_segments(segments_, sizes[segments_dim_], sizes[tokens_dim_], storage_.cells);
 }
 
 void ShortConvStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte*) const {

@@ -6,18 +6,13 @@
 
 #include "ops.h"
 #include "plan.h"
+#include "../include/selective_scan.h"
 
 namespace chaski {
 
-// The tokens [begin, end) of a sequence, whose tokens of this batch begin at `first`. The state before
-// `first` is read from one row of the storage, and the state after these tokens is written to another.
-struct Segment {
-    std::int32_t begin;
-    std::int32_t end;
-    std::int32_t first;
-    std::int32_t source;
-    std::int32_t target;
-};
+// Throws std::invalid_argument if segments do not cover `tokens` tokens one after the other, or if they name
+// rows outside the `cells` rows of states.
+void check_segments(const Segment* segments, std::int64_t count, std::int64_t tokens, std::int64_t cells);
 
 // y[t] = sum over j of filter[j] · x[t - taps + 1 + j], in order of j; x before the sequence's first token is
 // the state, of taps - 1 rows, oldest first. An item is a piece of the channels of a segment. `storage` is

@@ -30,7 +30,7 @@ from chaski.ml.reference.cached_ops import (
     stored,
 )
 from chaski.ml.reference.moe_ops import combine, dispatch, group_by_expert, router, scale_experts
-from chaski.ml.reference.recurrent_ops import chunked_conv, gated_delta
+from chaski.ml.reference.recurrent_ops import chunked_conv, gated_delta, selective_scan, ssd
 
 __all__ = ["DEFINITIONS"]
 
@@ -167,6 +167,8 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         short_conv,
         chunked_conv,
         gated_delta,
+        selective_scan,
+        ssd,
         router,
         scale_experts,
         group_by_expert,

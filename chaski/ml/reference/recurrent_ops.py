@@ -1,4 +1,4 @@
-"""The definition of linear recurrences in chunks, in NumPy and float32, token by token."""
+"""The definition of linear recurrences in NumPy and float32, token by token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 from chaski.ml.recurrent_ops import CHUNK, RING, padded_columns
 from chaski.ml.reference.cached_ops import Storage
 
-__all__ = ["chunked_conv", "gated_delta"]
+__all__ = ["chunked_conv", "gated_delta", "selective_scan", "ssd"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -43,19 +43,64 @@ def gated_delta(
     beta: F32,
     segments: I32,
     states: Storage,
+    *rows: Storage,
+    tiled: bool,
+) -> F32:
+    heads, key_heads = v.shape[1], k.shape[1]
+    shared = np.arange(heads) % key_heads if tiled else np.arange(heads) // (heads // key_heads)
+    return _in_chunks(_DeltaRule, shared, (q, k, v, log_decay, beta), segments, states, *rows)
+
+
+def ssd(
+    c: F32,
+    b: F32,
+    x: F32,
+    log_decay: F32,
+    dt: F32,
+    segments: I32,
+    states: Storage,
+    *rows: Storage,
+    d: F32,
+) -> F32:
+    shared = np.arange(x.shape[1]) // (x.shape[1] // b.shape[1])
+    y = _in_chunks(_Recurrence, shared, (c, b, x, log_decay, dt), segments, states, *rows)
+    return y + d[:, None] * x
+
+
+def selective_scan(
+    x: F32, dt: F32, b: F32, c: F32, segments: I32, states: Storage, *, a: F32
+) -> F32:
+    y = np.empty_like(x)
+    state = np.empty_like(states.rows[0])
+    for begin, end, first, source, target in segments.tolist():
+        if begin == first:
+            state = states.rows[source].copy()
+        for token in range(begin, end):
+            decay = np.exp(dt[token] * a.T)
+            state = decay * state + (dt[token] * x[token]) * b[token][:, None]
+            y[token] = _sum(c[token], state)
+        states.rows[target] = state
+    return y
+
+
+def _in_chunks(
+    rule: type[_Recurrence],
+    key_head_of: npt.NDArray[np.int_],
+    inputs: tuple[F32, F32, F32, F32, F32],
+    segments: I32,
+    states: Storage,
     keys: Storage,
     values: Storage,
     decays: Storage,
-    *,
-    tiled: bool,
 ) -> F32:
+    """Compute a rule for each head and its shared key head."""
+    q, k, v, log_decay, beta = inputs
     y = np.empty_like(v)
-    (heads, value_size), (key_heads, key_size) = v.shape[1:], k.shape[1:]
+    value_size, key_size = v.shape[2], k.shape[2]
     state_shape = (key_size, padded_columns(value_size))
-    key_head_of = np.arange(heads) % key_heads if tiled else np.arange(heads) // (heads // key_heads)
     for begin, end, position, cell, source, target, since in segments.tolist():
         recurrences = [
-            _Recurrence(
+            rule(
                 keys.rows[cell, key_head].reshape(RING, key_size),
                 values.rows[cell, head].reshape(RING, -1)[:, :value_size],
                 decays.rows[cell, head],
@@ -99,13 +144,15 @@ class _Recurrence(Struct):
         own = position % RING
         self.keys[own], self.log_decays[own] = k, log_decay
         chunk = np.arange(self.since, position + 1) % RING
-        before, keys = chunk[:-1], self.keys[chunk]
+        keys = self.keys[chunk]
         decay, since = self._decays(chunk)
-        error = v - decay * _sum(k, self.state)
-        error -= _sum(since[:-1] * _sum(k, keys[:-1].T), self.values[before])
-        self.values[own] = beta * error
+        self.values[own] = beta * self._new(v, k, keys[:-1], self.values[chunk[:-1]], decay, since[:-1])
         y: F32 = decay * _sum(q, self.state) + _sum(since * _sum(q, keys.T), self.values[chunk])
         return y
+
+    def _new(self, v: F32, k: F32, keys: F32, values: F32, decay: np.float32, since: F32) -> F32:
+        """Return what the state does not have of a value: all of it for Mamba 2."""
+        return v
 
     def _pass_boundary(self) -> None:
         chunk = np.arange(self.since, self.since + CHUNK) % RING
@@ -120,6 +167,15 @@ class _Recurrence(Struct):
             sums[: index + 1] += log_decay
         decays: F32 = np.exp(sums)
         return decays[0], decays[1:]
+
+
+class _DeltaRule(_Recurrence):
+    """The gated delta rule: what the state returns for the key is no longer new."""
+
+    def _new(self, v: F32, k: F32, keys: F32, values: F32, decay: np.float32, since: F32) -> F32:
+        error = v - decay * _sum(k, self.state)
+        error -= _sum(since * _sum(k, keys.T), values)
+        return error
 
 
 def _sum(factors: F32, rows: F32) -> F32:

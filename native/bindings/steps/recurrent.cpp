@@ -2,6 +2,7 @@
 
 #include "../../steps/chunked_conv.h"
 #include "../../steps/delta_rule.h"
+#include "../../steps/selective_scan.h"
 #include "../../steps/short_conv.h"
 #include "steps.h"
 
@@ -67,8 +68,11 @@ void add_delta_rows(PlanBuilder& plan, int dim, int segments_dim, std::size_t k,
 void add_gated_delta(PlanBuilder& plan, int dim, int segments_dim, std::size_t q, std::size_t k,
                      std::size_t v, std::size_t log_decay, std::size_t beta, std::size_t segments,
                      const OwnedStorage& states, const OwnedStorage& keys, const OwnedStorage& values,
-                     const OwnedStorage& log_decays, std::int64_t value_size, bool is_tiled, std::size_t y) {
+                     const OwnedStorage& log_decays, std::int64_t value_size, bool is_tiled,
+                     std::vector<float> skip, std::size_t y) {
     GatedDelta job = delta_rows(plan, dim, k, log_decay, keys, log_decays, is_tiled);
+    require(skip.empty() || static_cast<std::int64_t>(skip.size()) == job.heads(),
+            "gated_delta: skip does not fit the heads");
     job.states = float_rows(plan, states, "gated_delta");
     job.values = float_rows(plan, values, "gated_delta");
     job.value_size = value_size;
@@ -81,9 +85,26 @@ void add_gated_delta(PlanBuilder& plan, int dim, int segments_dim, std::size_t q
     job.v = plan.floats(v, dim, job.heads() * value_size);
     job.beta = plan.floats(beta, dim, job.heads());
     job.y = plan.floats(y, dim, job.heads() * value_size);
-    plan.add(std::make_unique<GatedDeltaStep>(plan.ops(), dim, segments_dim, job,
+    plan.add(std::make_unique<GatedDeltaStep>(plan.ops(), dim, segments_dim, job, std::move(skip),
                                               plan.rows<ChunkSegment>(segments, segments_dim, 1),
                                               plan.plan().threads()));
+}
+
+// `a` is [state][channel], and `states` has a head for each number of a channel's state.
+void add_selective_scan(PlanBuilder& plan, int dim, int segments_dim, std::size_t x, std::size_t dt,
+                        std::size_t b, std::size_t c, std::vector<float> a, std::size_t segments,
+                        const OwnedStorage& states, std::size_t y) {
+    SelectiveScan job{};
+    job.states = float_rows(plan, states, "selective_scan");
+    require(static_cast<std::int64_t>(a.size()) == job.states.heads * job.states.size,
+            "selective_scan: the decays do not fit the states");
+    job.x = plan.floats(x, dim, job.channels());
+    job.dt = plan.floats(dt, dim, job.channels());
+    job.b = plan.floats(b, dim, job.state_size());
+    job.c = plan.floats(c, dim, job.state_size());
+    job.y = plan.floats(y, dim, job.channels());
+    plan.add(std::make_unique<SelectiveScanStep>(plan.ops(), dim, segments_dim, job, std::move(a),
+                                                 plan.rows<Segment>(segments, segments_dim, 1)));
 }
 
 }  // namespace
@@ -97,7 +118,9 @@ void bind_recurrent(nb::class_<PlanBuilder>& plan) {
              "keys"_a, "log_decays"_a, "tiled"_a, "before"_a)
         .def("gated_delta", &add_gated_delta, "dim"_a, "segments_dim"_a, "q"_a, "k"_a, "v"_a, "log_decay"_a,
              "beta"_a, "segments"_a, "states"_a, "keys"_a, "values"_a, "log_decays"_a, "value_size"_a,
-             "tiled"_a, "y"_a);
+             "tiled"_a, "skip"_a, "y"_a)
+        .def("selective_scan", &add_selective_scan, "dim"_a, "segments_dim"_a, "x"_a, "dt"_a, "b"_a, "c"_a,
+             "a"_a, "segments"_a, "states"_a, "y"_a);
 }
 
 }  // namespace chaski

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from chaski.ml.cpu.lowering import Lowering
 from chaski.ml.graph import KVBuffer, Tensor
 
-__all__ = ["chunked_conv", "gated_delta", "short_conv"]
+__all__ = ["chunked_conv", "gated_delta", "selective_scan", "short_conv", "ssd"]
 
 
 def short_conv(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, states: KVBuffer) -> None:
@@ -32,7 +34,35 @@ def chunked_conv(
     )
 
 
-def gated_delta(
+def selective_scan(
+    lowering: Lowering,
+    node: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    b: Tensor,
+    c: Tensor,
+    segments: Tensor,
+    states: KVBuffer,
+) -> None:
+    lowering.call(
+        "selective_scan",
+        {"x": x, "dt": dt, "b": b, "c": c, "segments": segments, "states": states},
+        {"y": lowering.new(node), "states": states},
+        dim=lowering.dim(node),
+        segments_dim=lowering.dim(segments),
+        a=node.attributes["a"].T.ravel().tolist(),
+    )
+
+
+def gated_delta(lowering: Lowering, node: Tensor, *operands: Any) -> None:
+    _in_chunks(lowering, node, *operands, tiled=node.attributes["tiled"], skip=[])
+
+
+def ssd(lowering: Lowering, node: Tensor, *operands: Any) -> None:
+    _in_chunks(lowering, node, *operands, tiled=False, skip=node.attributes["d"].tolist())
+
+
+def _in_chunks(
     lowering: Lowering,
     node: Tensor,
     q: Tensor,
@@ -45,6 +75,9 @@ def gated_delta(
     keys: KVBuffer,
     values: KVBuffer,
     log_decays: KVBuffer,
+    *,
+    tiled: bool,
+    skip: list[float],
 ) -> None:
     inputs = {"k": k, "log_decay": log_decay, "segments": segments}
     rows = {"keys": keys, "log_decays": log_decays}
@@ -52,7 +85,7 @@ def gated_delta(
     arguments = {
         "dim": lowering.dim(node),
         "segments_dim": lowering.dim(segments),
-        "tiled": node.attributes["tiled"],
+        "tiled": tiled,
     }
     lowering.call("delta_rows", {**inputs, **rows}, rows, before=True, **arguments)
     lowering.call(
@@ -60,6 +93,7 @@ def gated_delta(
         {"q": q, "v": v, "beta": beta, **inputs, **rows, **kept},
         {"y": lowering.new(node), **kept},
         value_size=v.shape[2],
+        skip=skip,
         **arguments,
     )
     lowering.call("delta_rows", {**inputs, **rows}, rows, before=False, **arguments)
