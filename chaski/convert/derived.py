@@ -39,11 +39,16 @@ _LAYERS = ("layers", "h", "blocks", "encoder.layers", "layers.layers")
 _IN_LAYER: Mapping[str, str] = {
     "attn_k": "self_attn.k_proj attention.k_proj attn.k_proj mixer.k_proj attn.attention.k_proj attention.wk",
     "attn_k_norm": "self_attn.k_norm self_attn.k_layernorm self_attn.key_layernorm attention.key_layernorm",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
     "attn_norm": "input_layernorm ln_1 norm_1 operator_norm attention_norm attention_layernorm ln1 norm "
     "pre_mixer_norm ln_attn attn_norm",
     "attn_output": "self_attn.o_proj attention.o_proj self_attn.out_proj attn.out_proj mixer.o_proj "
     "self_attn.dense self_attention.dense attention.dense attn.c_proj attn.attention.out_proj attention.wo",
     "attn_q": "self_attn.q_proj attention.q_proj attn.q_proj mixer.q_proj attn.attention.q_proj attention.wq",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
     "attn_q_norm": "self_attn.q_norm self_attn.q_layernorm self_attn.query_layernorm "
     "attention.query_layernorm",
     "attn_qkv": "attn.c_attn self_attn.qkv_proj attention.query_key_value self_attention.query_key_value "
@@ -97,10 +102,12 @@ class Special(Struct, frozen=True, kw_only=True):
 
     sources: names in the checkpoint, tried before those of the table; `{e}` is the number of an expert.
     arrange, shift, function, source_shape: as in `Mapped`.
+    is_stack: a tensor for several matrices is a stack of them, where others have their rows in sequence.
     shown: the shape that a model sees which chooses between its parts by the shapes of tensors in the file.
     """
 
     sources: tuple[str, ...] = ()
+    is_stack: bool = False
     shown: TensorShape = ()
     arrange: Arrange = as_it_is
     shift: float = 0.0
@@ -197,11 +204,13 @@ class _Derivation:
         for whole, parts in joined:
             if self._source(whole) is None or any(self._source(name) for name, _ in parts if name != whole):
                 continue
-            shape = parts[0][1].shape
-            axis = 1 if len(shape) == _OF_EXPERTS else 0
-            rows = sum(weight.shape[axis] for _, weight in parts)
-            planned = self._mapped(whole, (*shape[:axis], rows, *shape[axis + 1 :]))
-            yield whole, (planned, [name for name, _ in parts])
+            first, *_ = shapes = [weight.shape for _, weight in parts]
+            axis = 1 if len(first) == _OF_EXPERTS else 0
+            if self._rule(whole).is_stack:
+                shape = (len(parts), *first)
+            else:
+                shape = (*first[:axis], sum(each[axis] for each in shapes), *first[axis + 1 :])
+            yield whole, (self._mapped(whole, shape), [name for name, _ in parts])
 
     def _tensor(self, name: str, weight: Weight) -> Iterator[Planned]:
         if weight.constant is not None:

@@ -23,6 +23,7 @@ __all__ = [
     "rope",
     "windows",
     "with_usual_rope",
+    "yarn_magnitude",
 ]
 
 Metadata = dict[str, MetadataValue]
@@ -163,7 +164,7 @@ def _yarn_metadata(config: Config, settings: Config, truncate: bool) -> Metadata
     for key, name in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
         if key in settings:
             entries[f"rope.scaling.{name}"] = settings.get(key, float)
-    usual = _yarn_magnitude(factor)
+    usual = yarn_magnitude(factor)
     own = settings.get("attention_factor", float, _of_scales(settings, factor))
     return entries if own == usual else entries | {"rope.scaling.attn_factor": own / usual}
 
@@ -172,11 +173,12 @@ def _of_scales(settings: Config, factor: float) -> float:
     """Return YaRN's factor for queries and keys, computed from the two `mscale` settings if both exist."""
     above, below = (settings.get(name, float, 0.0) for name in ("mscale", "mscale_all_dim"))
     if above and below:
-        return _yarn_magnitude(factor, above) / _yarn_magnitude(factor, below)
-    return _yarn_magnitude(factor)
+        return yarn_magnitude(factor, above) / yarn_magnitude(factor, below)
+    return yarn_magnitude(factor)
 
 
-def _yarn_magnitude(factor: float, scale: float = 1.0) -> float:
+def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
+    """Return YaRN's factor for queries and keys."""
     return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
 
 

@@ -14,7 +14,16 @@ import numpy.typing as npt
 
 from chaski.ml.graph import KVBuffer, Tensor, require
 
-__all__ = ["CHUNK", "RING", "chunked_conv", "gated_delta", "padded_columns", "previous_row", "selective_scan", "ssd"]
+__all__ = [
+    "CHUNK",
+    "RING",
+    "chunked_conv",
+    "gated_delta",
+    "padded_columns",
+    "previous_row",
+    "selective_scan",
+    "ssd",
+]
 
 CHUNK = 32
 """Tokens of a chunk."""

@@ -76,7 +76,11 @@ def check_metadata(file: GGUFFile) -> None:
             limit = _limit(name, largest, len(file.tensors))
             # In files of Mamba, no layer needs to attend.
             is_mamba = name == "attention.head_count" and f"{prefix}ssm.state_size" in file.metadata
-            least = 1 if name in divisors and not is_mamba and not isinstance(file.metadata[key], np.ndarray) else 0
+            least = (
+                1
+                if name in divisors and not is_mamba and not isinstance(file.metadata[key], np.ndarray)
+                else 0
+            )
             for number in () if name in _MAY_BE_INFINITE else _numbers(file.metadata[key]):
                 _check(file, key, number, least, limit)
 

@@ -1,6 +1,7 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
 from chaski.ml.nn.attention import SharedHistory, attend, attention
+from chaski.ml.nn.latent import LatentAttention, LatentConfig
 from chaski.ml.nn.layers import (
     MLP,
     ConvKernel,
@@ -40,6 +41,8 @@ __all__ = [
     "GatedSharedExpert",
     "HeadNorms",
     "Joined",
+    "LatentAttention",
+    "LatentConfig",
     "LayerNorm",
     "Linear",
     "MoE",

@@ -67,9 +67,7 @@ def ssd(
     return y + d[:, None] * x
 
 
-def selective_scan(
-    x: F32, dt: F32, b: F32, c: F32, segments: I32, states: Storage, *, a: F32
-) -> F32:
+def selective_scan(x: F32, dt: F32, b: F32, c: F32, segments: I32, states: Storage, *, a: F32) -> F32:
     y = np.empty_like(x)
     state = np.empty_like(states.rows[0])
     for begin, end, first, source, target in segments.tolist():
