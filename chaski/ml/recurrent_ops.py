@@ -113,7 +113,8 @@ def ssd(
     S := exp(log_decay) S + b (dt x)ᵀ;  y = Sᵀ c + d x.
 
     c and b (n, groups, state size), x (n, heads, head size), log_decay and dt (n, heads), d (heads,).
-    Consecutive heads share a group. `states`, `rows` and `segments` are as for `gated_delta`, whose key heads are the groups.
+    Consecutive heads share a group. `states`, `rows` and `segments` are as for `gated_delta`, whose key heads
+    are the groups.
     """
     _check("ssd", c, b, x, log_decay, dt, (states, *rows), segments)
     require(d.shape == x.shape[1:2], "ssd", d.shape, x.shape)

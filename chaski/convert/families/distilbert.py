@@ -13,7 +13,7 @@ from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped, Planned
 
 _NAMES = bert.Names(
-    "layer",
+    "transformer.layer",
     {
         "attn_q": "attention.q_lin",
         "attn_k": "attention.k_lin",

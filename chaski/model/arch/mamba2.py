@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerKind, RecurrentLayer
@@ -22,7 +22,7 @@ ARCHITECTURE = Architecture(
 
 
 class Layer(Module):
-    def __init__(self, config: DecoderConfig, mixer: Module) -> None:
+    def __init__(self, config: DecoderConfig, mixer: Callable[..., Tensor]) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.mixer = mixer
 
