@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
+
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.metadata import Metadata, common_metadata, num_rotated, with_usual_rope
@@ -13,7 +15,7 @@ def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
     return with_usual_rope(config, common_metadata(config)) | {
         "rope.dimension_count": num_rotated(config, _ROTATED),
-        "use_parallel_residual": config.get("use_parallel_residual", bool, True),
+        "use_parallel_residual": config.get("use_parallel_residual", bool),
     }
 
 
@@ -24,5 +26,10 @@ def special(config: Config) -> Specials:
     }
 
 
-FAMILY = derived_family("stablelm", metadata, special)
+def observed(names: Set[str]) -> Mapping[str, bool]:
+    """Old configurations do not say whether blocks are parallel; such layers have no second norm."""
+    return {"use_parallel_residual": "layers.0.post_attention_layernorm.weight" not in names}
+
+
+FAMILY = derived_family("stablelm", metadata, special, observed=observed)
 CHECKPOINTS = ("StableLmForCausalLM", "StableLMEpochForCausalLM")

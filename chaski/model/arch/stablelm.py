@@ -33,7 +33,9 @@ class Attention(gpt2.Attention):
 
 class Model(starcoder2.Model):
     def layer(self, file: GGUFFile) -> DecoderLayer:
-        is_parallel = file.get("stablelm.use_parallel_residual", bool, False)
+        # Files of models that do not state it say that blocks are parallel; the second norm shows it.
+        is_stated = file.get("stablelm.use_parallel_residual", bool, False)
+        is_parallel = is_stated and "blk.0.ffn_norm.weight" not in file.tensors
         kind = gpt2.OneNormLayer if is_parallel else gpt2.Layer
         return kind(self.config, Attention(self.config), self.ffn())
 
