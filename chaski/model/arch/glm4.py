@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+from msgspec.structs import replace
+
 from chaski.formats.gguf import GGUFFile
+from chaski.ml.graph import Rope
 from chaski.ml.nn import FusedGLU, SandwichLayer
 from chaski.model.arch import llama
 from chaski.model.architecture import Architecture
@@ -14,6 +18,16 @@ ARCHITECTURE = Architecture(
 
 
 class Model(llama.Model):
+    """GLM 4. Files of models with images have queries and keys in the order of NeoX's pairs."""
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
+        sections = file.metadata.get("glm4.rope.dimension_sections")
+        self._is_neox = sections is not None and bool(np.any(sections))
+        super().__init__(file, projector)
+
+    def rope(self) -> Rope:
+        return replace(super().rope(), neox=self._is_neox)
+
     def layer(self, file: GGUFFile) -> SandwichLayer:
         c = self.config
         return SandwichLayer(c.hidden_size, c.eps, llama.Attention(c), self.ffn(file), None)
