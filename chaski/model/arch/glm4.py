@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
@@ -21,8 +20,8 @@ class Model(llama.Model):
     """GLM 4. Files of models with images have queries and keys in the order of NeoX's pairs."""
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        sections = file.metadata.get("glm4.rope.dimension_sections")
-        self._is_neox = sections is not None and bool(np.any(sections))
+        key = "glm4.rope.dimension_sections"
+        self._is_neox = key in file.metadata and bool(file.get(key, list[int]).any())
         super().__init__(file, projector)
 
     def rope(self) -> Rope:
