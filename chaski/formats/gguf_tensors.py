@@ -39,6 +39,12 @@ class TensorInfo:
     # Read-only, in the map: (nbytes,), or of a part of a tensor (*outer, blocks, block bytes), strided.
     data: NDArray[np.uint8] = field(repr=False, compare=False)
 
+    @classmethod
+    def filled(cls, name: str, shape: tuple[int, ...], value: float, path: Path) -> TensorInfo:
+        """Return a tensor of floats that no file contains, with this value in each element."""
+        data = np.full(shape, value, np.float32).view(np.uint8).reshape(-1)
+        return cls(name, shape, QuantType.F32, path, 0, data.nbytes, data)
+
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one to the next along each axis but the last, in the file."""

@@ -7,12 +7,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Protocol
 
-import numpy as np
-
 from chaski.errors import ModelError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import GGUFFile, TensorInfo
-from chaski.formats.quant import QuantType
 from chaski.ml.backend import Backend, ProgressCallback
 from chaski.ml.graph import Weight
 from chaski.model.attached import AttachedDraft
@@ -141,7 +138,7 @@ def _match(
         if info is not None:
             pairs.append((weight, _checked(info, weight)))
         elif weight.constant is not None:
-            pairs.append((weight, _constant(file, name, weight.shape, weight.constant)))
+            pairs.append((weight, TensorInfo.filled(name, weight.shape, weight.constant, file.path)))
         elif not weight.optional:
             raise ModelError(f"{file.path}: tensor {name} {weight.shape} is missing")
     if tensors:
@@ -151,12 +148,6 @@ def _match(
             f"{file.path}: architecture {file.architecture!r:.80} has no use for tensors {names}{more}"
         )
     return pairs
-
-
-def _constant(file: GGUFFile, name: str, shape: tuple[int, ...], value: float) -> TensorInfo:
-    """Return a tensor with this value in each element."""
-    data = np.full(shape, value, np.float32).view(np.uint8).reshape(-1)
-    return TensorInfo(name, shape, QuantType.F32, file.path, 0, data.nbytes, data)
 
 
 def _checked(info: TensorInfo, weight: Weight) -> TensorInfo:

@@ -143,11 +143,17 @@ def _decode_graph(fields: Fields, arrays: Arrays, named: Mapping[str, Sequence[O
 
 
 def encode_weight(weight: Weight) -> Fields:
-    return {"shape": list(weight.shape), "plain": weight.plain, "name": weight.name}
+    return {
+        "shape": list(weight.shape),
+        "plain": weight.plain,
+        "constant": weight.constant,
+        "name": weight.name,
+    }
 
 
 def decode_weight(fields: Fields) -> Weight:
-    return Weight(tuple(fields["shape"]), plain=fields["plain"], name=fields["name"])
+    shape, plain, constant = tuple(fields["shape"]), fields["plain"], fields["constant"]
+    return Weight(shape, plain=plain, constant=constant, name=fields["name"])
 
 
 def encode_tensor(info: TensorInfo, file: int) -> Fields:

@@ -60,7 +60,13 @@ class LayerSplit:
                 members.add(len(self._shares) - 1)
             held = [HeldWeight() for _ in self._shares]
             for member in members:
-                own = Weight(weight.shape, plain=weight.plain, name=weight.name, handle=len(on_each[member]))
+                own = Weight(
+                    weight.shape,
+                    plain=weight.plain,
+                    constant=weight.constant,
+                    name=weight.name,
+                    handle=len(on_each[member]),
+                )
                 on_each[member].append((own, info))
                 held[member] = HeldWeight(own)
             self._held[weight] = held

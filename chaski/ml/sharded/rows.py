@@ -49,7 +49,13 @@ class RowSplit:
         on_each: list[list[tuple[Weight, TensorInfo]]] = [[] for _ in range(self._members)]
 
         def add(member: int, weight: Weight, info: TensorInfo) -> Weight:
-            own = Weight(info.shape, plain=weight.plain, name=info.name, handle=len(on_each[member]))
+            own = Weight(
+                info.shape,
+                plain=weight.plain,
+                constant=weight.constant,
+                name=info.name,
+                handle=len(on_each[member]),
+            )
             on_each[member].append((own, info))
             return own
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from chaski import __version__
 from chaski.errors import ChaskiError, ClusterError, class_name
+from chaski.formats.gguf_tensors import TensorInfo
 from chaski.ml.backend import (
     HOST,
     AdapterSlots,
@@ -233,7 +234,11 @@ class Session:
         for weight, tensor in zip(fields["weights"], fields["tensors"], strict=True):
             own = encoding.decode_weight(weight)
             file = tensor["file"]
-            placed.append((own, encoding.decode_tensor(tensor, files[file], contents[file])))
+            if own.constant is None:
+                info = encoding.decode_tensor(tensor, files[file], contents[file])
+            else:
+                info = TensorInfo.filled(own.name, own.shape, own.constant, files[file])
+            placed.append((own, info))
         part.backend.place(placed)
         part.weights = [weight for weight, _ in placed]
         return {}, []

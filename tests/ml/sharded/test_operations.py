@@ -11,6 +11,7 @@ import pytest
 
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_tensors import TensorInfo
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import NodesOptions, open_backend, ops
@@ -150,6 +151,29 @@ def test_rows_and_columns(tmp_path: Path, nodes: Nodes, split: str, count: int) 
     rows = ["token_embd", "blk.0.a", "blk.0.bias", "blk.1.b", "blk.1.one", "blk.1.gates"]
     cut = {**dict.fromkeys(rows, 0), "blk.1.product": 1}
     np.testing.assert_array_equal(with_rows(opened(nodes, split, count)), with_rows(open_backend("cpu")))
+
+
+@on_each
+def test_a_vector_that_no_file_contains(tmp_path: Path, nodes: Nodes, split: str, count: int) -> None:
+    path = write(tmp_path / "a.gguf", token_embd=uniform(32, 36))
+
+    def product(backend: Backend) -> F32:
+        table = Weight((32, 36), name="token_embd", split=0)
+        halves = [Weight((36,), constant=0.5, name=f"blk.{layer}.half") for layer in range(2)]
+        with open_gguf(path) as file:
+            filled = [(half, TensorInfo.filled(half.name, half.shape, 0.5, path)) for half in halves]
+            backend.place([(table, file.tensors[table.name]), *filled])
+        graph = Graph()
+        x = ops.embedding(graph.input("ids", (Dim("tokens", 9),), DType.I32), table)
+        graph.output("y", ops.multiply_vector(ops.multiply_vector(x, halves[0]), halves[1]))
+        plan = backend.compile(graph)
+        backend.load(lambda share: None)
+        backend.wait_loaded()
+        found = plan.launch({"ids": np.array([3, 0, 31], np.int32)}).rows("y").copy()
+        backend.close()
+        return found
+
+    np.testing.assert_array_equal(product(opened(nodes, split, count)), product(open_backend("cpu")))
 
 
 @on_each
