@@ -13,7 +13,7 @@ __all__ = ["DECAYS", "mamba2_specials"]
 
 
 def _decay(log: F32) -> F32:
-    y: F32 = -np.exp(log)
+    y: F32 = -np.exp(log.astype(np.float64)).astype(np.float32)
     return y
 
 

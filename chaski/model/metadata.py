@@ -76,11 +76,8 @@ def check_metadata(file: GGUFFile) -> None:
             limit = _limit(name, largest, len(file.tensors))
             # In files of Mamba, no layer needs to attend.
             is_mamba = name == "attention.head_count" and f"{prefix}ssm.state_size" in file.metadata
-            least = (
-                1
-                if name in divisors and not is_mamba and not isinstance(file.metadata[key], np.ndarray)
-                else 0
-            )
+            may_be_zero = is_mamba or isinstance(file.metadata[key], np.ndarray)
+            least = 1 if name in divisors and not may_be_zero else 0
             for number in () if name in _MAY_BE_INFINITE else _numbers(file.metadata[key]):
                 _check(file, key, number, least, limit)
 

@@ -303,8 +303,8 @@ def test_biases_of_modern_bert(tmp_path: Path) -> None:
     assert abs(vectors[0] - vectors[1]).max() > 0.01
 
 
-@pytest.mark.parametrize("kinds", [["mamba", "attention"], []])
-def test_granite_with_state_space_layers_is_refused(tmp_path: Path, kinds: list[str]) -> None:
+@pytest.mark.parametrize("kinds", [["convolution", "attention"], []])
+def test_granite_with_other_layers_is_refused(tmp_path: Path, kinds: list[str]) -> None:
     folder = changed("granitehybrid", tmp_path / "hybrid", {"layer_types": kinds})
-    with pytest.raises(UnsupportedError, match=r"'layer_types' is .*; only models with attention"):
+    with pytest.raises(UnsupportedError, match=r"'layer_types' is .*; only layers with attention"):
         written(folder)

@@ -1,4 +1,7 @@
-"""The families of checkpoints, one module each: `FAMILY` converts the architectures in `CHECKPOINTS`."""
+"""The families of checkpoints, one module each: `FAMILY` converts the architectures in `CHECKPOINTS`.
+
+If `module_of` is defined, it returns the module with the family of a configuration.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ def families() -> Mapping[str, ModuleType]:
 
 
 _MEANT_BY = {
-    "GraniteMoeHybridForCausalLM": ("num_local_experts", "granitehybridmoe"),
     "LlamaForCausalLM": ("draft_vocab_size", "eagle3"),
     "NomicBertModel": ("moe_every_n_layers", "nomicbertmoe"),
     "XLMRobertaModel": ("lora_adaptations", "jinabert3"),
@@ -99,7 +101,10 @@ def find_family(config: Config) -> Family:
     key, other = _MEANT_BY.get(name, ("", ""))
     if config.values.get(key):
         return family_in(other)
-    family: Family = families()[name].FAMILY
+    module = families()[name]
+    if hasattr(module, "module_of"):
+        return family_in(module.module_of(config))
+    family: Family = module.FAMILY
     return family
 
 

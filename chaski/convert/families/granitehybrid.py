@@ -14,9 +14,19 @@ from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Planned
 from chaski.errors import UnsupportedError
 
-__all__ = ["FAMILY", "rotation"]
+__all__ = ["FAMILY", "module_of", "rotation"]
 
 _ATTENTION = {"attention", "full_attention"}  # the second in newer configurations
+
+
+_STATE_SPACE = {"mamba", "linear_attention"}
+
+
+def module_of(config: Config) -> str:
+    """Return the module that converts a configuration of this name."""
+    if _STATE_SPACE.intersection(map(str, config.list("layer_types", str))):
+        return "granite4h"
+    return "granitehybridmoe" if config.values.get("num_local_experts") else "granitehybrid"
 
 
 def rotation(config: Config) -> Metadata:
@@ -25,7 +35,7 @@ def rotation(config: Config) -> Metadata:
     if not kinds or not kinds <= _ATTENTION:
         found = ", ".join(sorted(kinds)) or "missing"
         raise UnsupportedError(
-            f"{config.path}: 'layer_types' is {found:.80}; only models with attention in all layers can be "
+            f"{config.path}: 'layer_types' is {found:.80}; only layers with attention or Mamba can be "
             "converted"
         )
     return {"rope.scaling.finetuned": config.get("position_embedding_type", str, "nope") == "rope"}

@@ -1,0 +1,87 @@
+"""Nemotron H and Nemotron 3 Nano (NVIDIA 2025): each layer is Mamba 2, attends, or feeds forward.
+
+`nemotron_h_moe.py` has experts in the last kind of layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, LayerCache, LayerKind
+from chaski.ml import ops
+from chaski.ml.graph import Tensor
+from chaski.ml.nn import MLP, Module, RMSNorm, attention, output_rows
+from chaski.model.arch import llama
+from chaski.model.architecture import Architecture
+from chaski.model.config import DecoderConfig
+from chaski.model.decoder import Decoder
+from chaski.model.input import Inputs
+from chaski.model.rope import NO_ROPE
+from chaski.model.state_space import Mamba2, Mamba2Config
+
+ARCHITECTURE = Architecture(
+    "nemotron_h",
+    "Nemotron H, Nemotron Nano 2",
+    fixed={"attention.causal": (True,)},
+)
+
+
+class Attention(llama.Attention):
+    """Attention without positions."""
+
+    def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:  # type: ignore[override]
+        c = self._config
+        q = self.attn_q(x).reshape(c.num_heads, c.head_size)
+        k = self.attn_k(x).reshape(c.num_kv_heads, c.head_size)
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
+
+
+class Layer(Module):
+    """`block` takes the norm, and a cache if it is of a kind that has one."""
+
+    def __init__(self, config: DecoderConfig, block: Any) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.block = block
+
+    def __call__(self, x: Tensor, *cache: Any, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.block(self.attn_norm(x), *cache), x)
+        return x + h
+
+
+class Model(Decoder):
+    def __init__(self, file: GGUFFile) -> None:
+        config = DecoderConfig.read(file)
+        super().__init__(config)
+        mamba = Mamba2Config.read(file)
+        self._kinds: list[LayerKind | None] = []
+        self.blk: list[Layer] = []
+        for kv_heads, size in zip(config.kv_heads, config.ffn_sizes, strict=True):
+            kind: LayerKind | None = None
+            if kv_heads:
+                block: Module = Attention(config)
+                kind = Causal(config.kv_shape(NO_ROPE))
+            elif size:
+                block = self.ffn(file, size)
+            else:
+                block = Mamba2(config.hidden_size, config.eps, mamba)
+                kind = mamba.kind()
+            self._kinds.append(kind)
+            self.blk.append(Layer(config, block))
+
+    def ffn(self, file: GGUFFile, size: int) -> Module:
+        """Return the feed-forward block of a layer."""
+        return MLP(self.config.hidden_size, size, ops.squared_relu)
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        return [kind for kind in self._kinds if kind is not None]
+
+    def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
+        x = self.token_embd(inputs.tokens)
+        rest = iter(caches)
+        for layer, kind in zip(self.blk, self._kinds, strict=True):
+            context = () if kind is None else (next(rest),)
+            x = layer(x, *context, outputs=inputs.enter(layer, self.blk, x))
+        return self.head(inputs.leave(x))
