@@ -4,54 +4,56 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from chaski.errors import ModelError, UnsupportedError
+from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
-from chaski.ml.nn import LatentConfig
+from chaski.ml.nn import JoinedLatentAttention, LatentAttention, LatentConfig
 from chaski.model.config import DecoderConfig
-from chaski.model.rope import RopeConfig
 
-__all__ = ["latent_rope", "read_latent"]
+__all__ = ["latent_attention", "latent_config"]
 
 _EPS = 1e-6  # of the norms of latents, whatever that of the other norms
 
 
-def read_latent(file: GGUFFile, config: DecoderConfig) -> LatentConfig:
-    """Return the sizes of latent attention.
+def latent_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
+    """Return the configuration with the one head of the cache, whose keys and values are latents.
 
-    Raises UnsupportedError for files of older converters, which have one matrix for keys and values, and
-    ModelError for sizes that do not fit.
+    Where YaRN has a log multiplier, the factor of scores replaces the magnitude of the rope.
+    """
+    rope = config.rope
+    if rope.yarn is not None and _multiplier(file):
+        rope = replace(rope, magnitude=rope.attn_factor)
+    rank = file.get(f"{file.architecture}.attention.kv_lora_rank", int)
+    heads = (1,) * config.num_layers
+    return replace(config, kv_heads=heads, head_size=rank + rope.dims, value_size=rank, rope=rope)
+
+
+def latent_attention(file: GGUFFile, config: DecoderConfig) -> LatentAttention:
+    """Return the attention of a layer. Raises ModelError for sizes that do not fit.
+
+    Files of older converters, and some architectures, have one matrix for the keys and values of all heads.
     """
     prefix = f"{file.architecture}.attention"
-    if f"{prefix}.key_length_mla" not in file.metadata:
-        raise UnsupportedError(
-            f"{file.path}: {prefix}.key_length_mla is missing: an older converter wrote this file with "
-            "attn_kv_b, which is not supported; convert the checkpoint again, or download a newer file"
-        )
-    rank, key = (file.get(f"{prefix}.{name}", int) for name in ("kv_lora_rank", "key_length_mla"))
+    is_split = f"{prefix}.key_length_mla" in file.metadata
+    suffix = "_mla" if is_split else ""
+    key = file.get(f"{prefix}.key_length{suffix}", int)
     turned, yarn = config.rope.dims, config.rope.yarn
-    if rank + turned != config.head_size or rank != config.value_size or key <= turned:
+    if key <= turned:
         raise ModelError(
-            f"{file.path}: {prefix}.key_length is {config.head_size}, value_length {config.value_size} and "
-            f"key_length_mla {key}, which do not fit kv_lora_rank {rank} and {turned} rotated elements"
+            f"{file.path}: {prefix}.key_length{suffix} is {key}, not more than the {turned} rotated elements"
         )
-    magnitude = yarn.magnitude(_multiplier(file)) if yarn is not None else 1.0
-    return LatentConfig(
+    usual = config.hidden_size // config.num_heads
+    sizes = LatentConfig(
         size=config.hidden_size,
         heads=config.num_heads,
-        rank=rank,
+        rank=config.value_size,
         query_rank=file.get(f"{prefix}.q_lora_rank", int, 0),
         rope=turned,
         plain=key - turned,
-        value=file.get(f"{prefix}.value_length_mla", int),
-        scale=key**-0.5 * magnitude**2,
+        value=file.get(f"{prefix}.value_length{suffix}", int, 0) or usual,
+        scale=key**-0.5 * (yarn.magnitude(_multiplier(file)) if yarn is not None else 1.0) ** 2,
         eps=_EPS,
     )
-
-
-def latent_rope(file: GGUFFile, rope: RopeConfig) -> RopeConfig:
-    """Return the rope; where YaRN has a log multiplier, the factor of scores replaces its magnitude."""
-    is_in_scale = rope.yarn is not None and _multiplier(file)
-    return replace(rope, magnitude=rope.attn_factor) if is_in_scale else rope
+    return LatentAttention(sizes) if is_split else JoinedLatentAttention(sizes)
 
 
 def _multiplier(file: GGUFFile) -> float:

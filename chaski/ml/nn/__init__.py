@@ -1,7 +1,7 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
 from chaski.ml.nn.attention import SharedHistory, attend, attention
-from chaski.ml.nn.latent import LatentAttention, LatentConfig
+from chaski.ml.nn.latent import JoinedLatentAttention, LatentAttention, LatentConfig
 from chaski.ml.nn.layers import (
     MLP,
     ConvKernel,
@@ -41,6 +41,7 @@ __all__ = [
     "GatedSharedExpert",
     "HeadNorms",
     "Joined",
+    "JoinedLatentAttention",
     "LatentAttention",
     "LatentConfig",
     "LayerNorm",

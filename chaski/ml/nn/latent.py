@@ -7,17 +7,17 @@ sum over latents by its value matrix. Prompts and single tokens are computed ali
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn.attention import History, attention
-from chaski.ml.nn.layers import Linear, RMSNorm
+from chaski.ml.nn.layers import Linear, RMSNorm, TransposedLinear
 from chaski.ml.nn.module import Module
 
-__all__ = ["LatentAttention", "LatentConfig"]
+__all__ = ["JoinedLatentAttention", "LatentAttention", "LatentConfig"]
 
 
 class LatentConfig(Struct, frozen=True):
@@ -52,16 +52,43 @@ class _HeadLinear(Module):
         parts = [(f"{prefix}.heads.{index}.weight", head.weight) for index, head in enumerate(self.heads)]
         yield f"{prefix}.weight", parts
 
-    def __call__(self, x: Tensor, first: int = 0) -> Sequence[Tensor]:
-        """Multiply a part of each head of x (n, heads, size), which begins at `first` -> (n, out) each."""
-        count, size = x.shape[1:]
-        assert isinstance(count, int)
-        assert isinstance(size, int)
-        rows = x.reshape(count * size)
-        return [
-            head(ops.slice(rows, index * size + first, head.weight.shape[1]))
-            for index, head in enumerate(self.heads)
-        ]
+    def __call__(self, x: Tensor) -> Sequence[Tensor]:
+        """Multiply the first elements of each head of x (n, heads, size) -> (n, out) each."""
+        return _each_head(x, self.heads, self.heads[0].weight.shape[1])
+
+
+class _JoinedHeads(Module):
+    """The matrix from latents to keys and values: rows of a head's key, of its value, and so on.
+
+    A query multiplies the rows of its key from the left, so these are not quantized in memory.
+    """
+
+    def __init__(self, heads: int, rank: int, plain: int, value: int) -> None:
+        self._plain, self._rank = plain, rank
+        self.keys = [TransposedLinear(plain, rank) for _ in range(heads)]
+        self.values = [Linear(rank, value) for _ in range(heads)]
+
+    def joined_weights(self, prefix: str = "") -> Iterator[tuple[str, list[tuple[str, Weight]]]]:
+        parts = list[tuple[str, Weight]]()
+        for index, (key, value) in enumerate(zip(self.keys, self.values, strict=True)):
+            parts.append((f"{prefix}.keys.{index}.weight", key.weight))
+            parts.append((f"{prefix}.values.{index}.weight", value.weight))
+        yield f"{prefix}.weight", parts
+
+    def absorbed(self, q: Tensor) -> Sequence[Tensor]:
+        return _each_head(q, self.keys, self._plain)
+
+    def of_latents(self, attended: Tensor) -> Sequence[Tensor]:
+        return _each_head(attended, self.values, self._rank)
+
+
+def _each_head(x: Tensor, matrices: Sequence[Callable[[Tensor], Tensor]], size: int) -> Sequence[Tensor]:
+    """Multiply the first `size` elements of each head of x (n, heads, …) by the head's own matrix."""
+    heads, width = x.shape[1:]
+    assert isinstance(heads, int)
+    assert isinstance(width, int)
+    rows = x.reshape(heads * width)
+    return [matrix(ops.slice(rows, head * width, size)) for head, matrix in enumerate(matrices)]
 
 
 class LatentAttention(Module):
@@ -83,9 +110,21 @@ class LatentAttention(Module):
             self.attn_q = Linear(c.size, queries)
         self.attn_kv_a_mqa = Linear(c.size, c.rank + c.rope)
         self.attn_kv_a_norm = RMSNorm(c.rank, c.eps)
+        self.add_matrices(c)
+        self.attn_output = Linear(c.heads * c.value, c.size)
+
+    def add_matrices(self, c: LatentConfig) -> None:
+        """Declare the matrices of the heads."""
         self.attn_k_b = _HeadLinear(c.heads, c.plain, c.rank)
         self.attn_v_b = _HeadLinear(c.heads, c.rank, c.value)
-        self.attn_output = Linear(c.heads * c.value, c.size)
+
+    def absorbed(self, q: Tensor) -> Sequence[Tensor]:
+        """Return for each head its query, (n, heads, plain + rope), times its key matrix (n, rank)."""
+        return self.attn_k_b(q)
+
+    def of_latents(self, attended: Tensor) -> Sequence[Tensor]:
+        """Return for each head its value (n, value) of a sum over latents (n, heads, rank)."""
+        return self.attn_v_b(attended)
 
     def __call__(self, x: Tensor, rope: Tensor, cache: History) -> Tensor:
         c = self._config
@@ -95,7 +134,7 @@ class LatentAttention(Module):
         k = ops.rope(key.reshape(1, c.rope + c.rank), rope)
         q = ops.rope(self._queries(x), rope)
         attended = attention(q, k, latent.reshape(1, c.rank), cache, scale=c.scale)
-        values = self.attn_v_b(attended.reshape(c.heads, c.rank))
+        values = self.of_latents(attended.reshape(c.heads, c.rank))
         return self.attn_output(_side_by_side(values))
 
     def _queries(self, x: Tensor) -> Tensor:
@@ -104,9 +143,22 @@ class LatentAttention(Module):
         q = self.attn_q_b(self.attn_q_a_norm(self.attn_q_a(x))) if c.query_rank else self.attn_q(x)
         size = c.plain + c.rope
         turned = [ops.slice(q, head * size + c.plain, c.rope) for head in range(c.heads)]
-        latents = self.attn_k_b(q.reshape(c.heads, size))
+        latents = self.absorbed(q.reshape(c.heads, size))
         parts = [part for pair in zip(turned, latents, strict=True) for part in pair]
         return _side_by_side(parts).reshape(c.heads, c.rope + c.rank)
+
+
+class JoinedLatentAttention(LatentAttention):
+    """The same for files with one matrix for keys and values, `attn_kv_b`."""
+
+    def add_matrices(self, c: LatentConfig) -> None:
+        self.attn_kv_b = _JoinedHeads(c.heads, c.rank, c.plain, c.value)
+
+    def absorbed(self, q: Tensor) -> Sequence[Tensor]:
+        return self.attn_kv_b.absorbed(q)
+
+    def of_latents(self, attended: Tensor) -> Sequence[Tensor]:
+        return self.attn_kv_b.of_latents(attended)
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:

@@ -6,32 +6,29 @@ from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import DecoderLayer, LatentAttention, RouterConfig
+from chaski.ml.nn import DecoderLayer, RouterConfig
 from chaski.model.arch import deepseek, llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.experts import read_router
-from chaski.model.latent import latent_rope, read_latent
+from chaski.model.latent import latent_attention, latent_config
 
 ARCHITECTURE = Architecture(
     "deepseek2",
     "DeepSeek V2 to V3.1 and R1, Kimi K2, GLM 4.7 Flash, Moonlight, Youtu",
     tools=("deepseek3", "glm-4.7"),
     thinking=("deepseek3", "glm-4.7"),
-    notes="Blocks for multi-token prediction are left out. Files of older converters, with `attn_kv_b`, are "
-    "refused.",
+    notes="Blocks for multi-token prediction are left out.",
     reads=("leading_dense_block_count", "nextn_predict_layers"),
 )
 
 
 class Model(deepseek.Model):
     def read_config(self, file: GGUFFile) -> DecoderConfig:
-        config = super().read_config(file)
-        return replace(config, rope=latent_rope(file, config.rope))
+        return latent_config(file, super().read_config(file))
 
     def layer(self, file: GGUFFile) -> DecoderLayer:
-        attn = LatentAttention(read_latent(file, self.config))
-        return llama.Layer(self.config, attn, self.ffn(file))
+        return llama.Layer(self.config, latent_attention(file, self.config), self.ffn(file))
 
     def ffn(self, file: GGUFFile) -> llama.FeedForward:
         has_experts = file.get(f"{file.architecture}.expert_count", int, 0)
