@@ -11,7 +11,7 @@ from chaski.convert.derived import Special, Specials
 from chaski.convert.metadata import Metadata, rope, yarn_magnitude
 from chaski.convert.tensors import transposed
 
-__all__ = ["latent_metadata", "latent_rope", "split_heads"]
+__all__ = ["joined_heads", "latent_metadata", "latent_rope", "split_heads"]
 
 _MATRIX = ("self_attn.kv_b_proj",)
 
@@ -75,3 +75,8 @@ def split_heads(config: Config) -> Specials:
             source_shape=source_shape,
         ),
     }
+
+
+def joined_heads(config: Config) -> Specials:
+    """Return the source of the matrix of keys and values, for families whose files keep it whole."""
+    return {"attn_kv_b": Special(sources=_MATRIX)}

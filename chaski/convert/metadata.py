@@ -44,6 +44,8 @@ def head_size(config: Config) -> int:
 
 def num_rotated(config: Config, usual: float = 1.0) -> int:
     """Return the number of elements of each head that are rotated; `usual`: their share by default."""
+    if "qk_rope_head_dim" in config:
+        return config.get("qk_rope_head_dim", int)
     share = config.get("partial_rotary_factor", float, usual)
     return int(head_size(config) * rope(config).get("partial_rotary_factor", float, share))
 

@@ -52,7 +52,11 @@ class Layer(llama.Layer):
     """A Llama layer. `factor` multiplies the output of both blocks before it is added to the states."""
 
     def __init__(
-        self, config: DecoderConfig, attn: Attention, ffn: Callable[[Tensor], Tensor], factor: float
+        self,
+        config: DecoderConfig,
+        attn: Callable[..., Tensor],
+        ffn: Callable[[Tensor], Tensor],
+        factor: float,
     ) -> None:
         super().__init__(config, attn, ffn)
         self._factor = factor
