@@ -56,7 +56,7 @@ class Model(Decoder):
         config = DecoderConfig.read(file)
         super().__init__(config)
         mamba = Mamba2Config.read(file)
-        self._kinds: list[LayerKind | None] = []
+        kinds: list[LayerKind | None] = []
         self.blk: list[Layer] = []
         for kv_heads, size in zip(config.kv_heads, config.ffn_sizes, strict=True):
             kind: LayerKind | None = None
@@ -68,8 +68,9 @@ class Model(Decoder):
             else:
                 block = Mamba2(config.hidden_size, config.eps, mamba)
                 kind = mamba.kind()
-            self._kinds.append(kind)
+            kinds.append(kind)
             self.blk.append(Layer(config, block))
+        self._kinds = tuple(kinds)
 
     def ffn(self, file: GGUFFile, size: int) -> Module:
         """Return the feed-forward block of a layer."""
