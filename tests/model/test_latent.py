@@ -69,3 +69,31 @@ def test_a_key_without_other_elements_than_rotated_ones_is_refused(tmp_path: Pat
         write_gguf(tmp_path / "short.gguf", entries, all_tensors(file))
     with pytest.raises(ModelError, match=r"key_length_mla is 4, not more than the 4 rotated elements"):
         chaski.load(tmp_path / "short.gguf", context=64)
+
+
+def rewritten(target: Path, arch: str = "deepseek2", **more: float) -> Path:
+    """Write a tiny model again as another architecture, with more keys of attention."""
+    with open_gguf(converted("deepseek2/v3")) as file:
+        entries = {key.replace("deepseek2.", f"{arch}."): value for key, value in file.metadata.items()}
+        entries |= {"general.architecture": arch}
+        entries |= {f"{arch}.attention.{name}": value for name, value in more.items()}
+        write_gguf(target, entries, all_tensors(file))
+    return target
+
+
+def logits_of(path: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
+    with chaski.load(path, context=128, threads=1) as model:
+        return np.asarray(model.logits(expected("deepseek2/v3")["prompt"].tolist()))
+
+
+def test_mistral_4_has_the_same_layers(tmp_path: Path) -> None:
+    path = rewritten(tmp_path / "mistral4.gguf", "mistral4")
+    np.testing.assert_array_equal(logits_of(path), logits_of(converted("deepseek2/v3")))
+
+
+@pytest.mark.parametrize("arch", ["deepseek2", "mistral4"])
+def test_queries_beyond_the_length_of_temperature_have_factors(arch: str, tmp_path: Path) -> None:
+    scaled = rewritten(tmp_path / "scaled.gguf", arch, temperature_scale=0.5, temperature_length=16)
+    found, plain = logits_of(scaled), logits_of(converted("deepseek2/v3"))
+    np.testing.assert_array_equal(found[:16], plain[:16])
+    assert (np.abs(found[16:] - plain[16:]).max(axis=1) > 1e-3).all()

@@ -126,13 +126,15 @@ class LatentAttention(Module):
         """Return for each head its value (n, value) of a sum over latents (n, heads, rank)."""
         return self.attn_v_b(attended)
 
-    def __call__(self, x: Tensor, rope: Tensor, cache: History) -> Tensor:
+    def __call__(self, x: Tensor, rope: Tensor, cache: History, factors: Tensor | None = None) -> Tensor:
+        """Attend for rows of x (n, size); `factors` (n, 1) multiply the queries of each row."""
         c = self._config
         compressed = self.attn_kv_a_mqa(x)
         latent = self.attn_kv_a_norm(ops.slice(compressed, 0, c.rank))
         key = ops.concat([(ops.slice(compressed, c.rank, c.rope), 0, 1), (latent, c.rope, 1)])
         k = ops.rope(key.reshape(1, c.rope + c.rank), rope)
         q = ops.rope(self._queries(x), rope)
+        q = q if factors is None else ops.scale_rows(q, factors)
         attended = attention(q, k, latent.reshape(1, c.rank), cache, scale=c.scale)
         values = self.of_latents(attended.reshape(c.heads, c.rank))
         return self.attn_output(_side_by_side(values))

@@ -5,30 +5,61 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import DecoderLayer, RouterConfig
+from chaski.ml.nn import DecoderLayer, LatentAttention, Module, RouterConfig
 from chaski.model.arch import deepseek, llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.experts import read_router
+from chaski.model.input import Inputs
 from chaski.model.latent import latent_attention, latent_config
 
 ARCHITECTURE = Architecture(
     "deepseek2",
-    "DeepSeek V2 to V3.1 and R1, Kimi K2, GLM 4.7 Flash, Moonlight, Youtu",
+    "DeepSeek V2 to V3.1 and R1, Kimi K2, GLM 4.7 Flash, Mistral Large 3, Moonlight, Youtu",
     tools=("deepseek3", "glm-4.7"),
     thinking=("deepseek3", "glm-4.7"),
     notes="Blocks for multi-token prediction are left out.",
-    reads=("leading_dense_block_count", "nextn_predict_layers"),
+    reads=("attention.temperature_scale", "leading_dense_block_count", "nextn_predict_layers"),
 )
 
 
+class Attention(Module):
+    """Latent attention whose queries may have a factor for their position."""
+
+    inline = True
+
+    def __init__(self, attn: LatentAttention) -> None:
+        self.attn = attn
+
+    def __call__(self, x: Tensor, positions: tuple[Tensor, Tensor | None], cache: LayerCache) -> Tensor:
+        rope, factors = positions
+        return self.attn(x, rope, cache, factors)
+
+
 class Model(deepseek.Model):
+    """Mistral's models multiply queries far behind the trained context by factors, as Ministral 3 does."""
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
+        super().__init__(file, projector)
+        prefix = f"{file.architecture}.attention.temperature"
+        yarn = self.config.rope.yarn
+        trained = self.config.context_length if yarn is None else yarn.trained
+        self._beta = file.get(f"{prefix}_scale", float, 0.0)
+        self._length = file.get(f"{prefix}_length", int, 0) or trained
+
     def read_config(self, file: GGUFFile) -> DecoderConfig:
         return latent_config(file, super().read_config(file))
 
     def layer(self, file: GGUFFile) -> DecoderLayer:
-        return llama.Layer(self.config, latent_attention(file, self.config), self.ffn(file))
+        return llama.Layer(self.config, Attention(latent_attention(file, self.config)), self.ffn(file))
+
+    def positions(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        factors = ops.position_scale(inputs.positions, self._length, self._beta) if self._beta else None
+        return super().positions(inputs), factors
 
     def ffn(self, file: GGUFFile) -> llama.FeedForward:
         has_experts = file.get(f"{file.architecture}.expert_count", int, 0)
