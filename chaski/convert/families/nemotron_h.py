@@ -30,18 +30,19 @@ def metadata(config: Config, size: str = "intermediate_size") -> Metadata:
     config.expect("mamba_proj_bias", False)
     config.expect("use_bias", False)
     layers, kv_heads = kinds(config), config.get("num_key_value_heads", int)
+    hidden, heads = config.get("hidden_size", int), config.get("num_attention_heads", int)
     return {
         "block_count": len(layers),
         "context_length": _ANY_LENGTH,
-        "embedding_length": config.get("hidden_size", int),
+        "embedding_length": hidden,
         "feed_forward_length": [config.get(size, int) if kind == "-" else 0 for kind in layers],
-        "attention.head_count": config.get("num_attention_heads", int),
+        "attention.head_count": heads,
         "attention.head_count_kv": [kv_heads if kind == "*" else 0 for kind in layers],
         "attention.key_length": head_size(config),
         "attention.value_length": head_size(config),
         "attention.layer_norm_epsilon": config.get("layer_norm_epsilon", float, 1e-5),
         "attention.layer_norm_rms_epsilon": config.get("layer_norm_epsilon", float, 1e-5),
-        "rope.dimension_count": config.get("hidden_size", int) // config.get("num_attention_heads", int),
+        "rope.dimension_count": min(head_size(config), hidden // heads),
         "rope.scaling.finetuned": False,
         "vocab_size": config.get("vocab_size", int),
         "ssm.conv_kernel": config.get("conv_kernel", int, 4),
