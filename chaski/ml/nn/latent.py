@@ -4,8 +4,8 @@ All heads share one key of `rope + rank` elements: a part that the rope turns, a
 head would compute its own keys and values. Instead, each head multiplies its query by its key matrix, and the
 sum over latents by its value matrix. Prompts and single tokens are computed alike, so the bits are the same.
 
-The cache holds each latent twice, in the keys and as the values. Each head's product is an operation of its
-own, which costs about 4 µs of every token for each head of each layer.
+The cache holds each latent twice, in the keys and as the values. The products of each head are operations of
+their own, which limits the speed of models with many heads and layers.
 """
 
 from __future__ import annotations
