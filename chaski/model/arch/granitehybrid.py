@@ -30,7 +30,7 @@ class Model(granite.Model):
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
         self._mamba = Mamba2Config.read(file)
         self._is_recurrent = tuple(is_recurrent(file, self.config.num_layers, interval=1))
-        layers = []
+        layers: list[DecoderLayer] = []
         for recurrent in self._is_recurrent:
             layer = self.layer(file)
             if recurrent:
