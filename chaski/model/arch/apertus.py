@@ -14,7 +14,7 @@ from chaski.ml.nn import DecoderLayer, Linear, Module
 from chaski.model.arch import llama, qwen2, qwen3
 from chaski.model.architecture import Architecture
 
-ARCHITECTURE = Architecture("apertus", "Apertus 8B and 70B")
+ARCHITECTURE = Architecture("apertus", "Apertus 8B and 70B", tools=("apertus",), thinking=("apertus",))
 
 
 _NEAR_ZERO = 1e-4

@@ -7,7 +7,7 @@ from chaski.ml.nn import FusedGLU
 from chaski.model.arch import llama
 from chaski.model.architecture import Architecture
 
-ARCHITECTURE = Architecture("chatglm", "ChatGLM 2 and 3, GLM 4 9B, GLM Edge, LongWriter")
+ARCHITECTURE = Architecture("chatglm", "ChatGLM 2 and 3, GLM 4 9B, GLM Edge, LongWriter", tools=("glm-4",))
 
 
 class Model(llama.Model):

@@ -10,6 +10,8 @@ from chaski.model.rope import NO_ROPE
 ARCHITECTURE = Architecture(
     "cohere2",
     "Command R7B, Command A",
+    tools=("cohere",),
+    thinking=("cohere",),
     reads=("attention.sliding_window", "logit_scale"),
 )
 

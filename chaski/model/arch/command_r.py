@@ -15,6 +15,7 @@ from chaski.model.windowed import WindowedModel, rotated
 ARCHITECTURE = Architecture(
     "command-r",
     "Command R and R+, Aya 23 and Expanse",
+    tools=("command-r",),
     reads=("logit_scale",),
 )
 

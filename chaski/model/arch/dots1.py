@@ -10,7 +10,7 @@ from chaski.model.arch import deepseek, llama, qwen3
 from chaski.model.architecture import Architecture
 from chaski.model.experts import read_router
 
-ARCHITECTURE = Architecture("dots1", "dots.llm1", reads=("leading_dense_block_count",))
+ARCHITECTURE = Architecture("dots1", "dots.llm1", tools=("dots",), reads=("leading_dense_block_count",))
 
 
 class Model(deepseek.Model):

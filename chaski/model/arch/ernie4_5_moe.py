@@ -12,6 +12,8 @@ from chaski.model.experts import read_router
 ARCHITECTURE = Architecture(
     "ernie4_5-moe",
     "ERNIE 4.5 with experts",
+    tools=("ernie",),
+    thinking=("ernie",),
     reads=("interleave_moe_layer_step", "leading_dense_block_count"),
 )
 

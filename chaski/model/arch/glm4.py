@@ -13,6 +13,8 @@ from chaski.model.architecture import Architecture
 ARCHITECTURE = Architecture(
     "glm4",
     "GLM 4 0414, GLM Z1",
+    tools=("glm-4",),
+    thinking=("glm-4",),
 )
 
 

@@ -15,6 +15,8 @@ from chaski.model.architecture import Architecture
 ARCHITECTURE = Architecture(
     "hunyuan-dense",
     "Hunyuan 0.5B to 7B, Hunyuan MT",
+    tools=("hunyuan-a13b",),
+    thinking=("hunyuan-a13b",),
     notes="A context does not shift, because stored keys are normalized after their rotation.",
 )
 

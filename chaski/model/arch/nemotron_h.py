@@ -24,6 +24,8 @@ from chaski.model.state_space import Mamba2, Mamba2Config
 ARCHITECTURE = Architecture(
     "nemotron_h",
     "Nemotron H, Nemotron Nano 2",
+    tools=("nemotron",),
+    thinking=("nemotron",),
     fixed={"attention.causal": (True,)},
 )
 

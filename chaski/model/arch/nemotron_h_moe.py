@@ -11,7 +11,13 @@ from chaski.model.arch import nemotron_h
 from chaski.model.architecture import Architecture
 from chaski.model.experts import read_router
 
-ARCHITECTURE = Architecture("nemotron_h_moe", "Nemotron 3 Nano, Super", fixed={"attention.causal": (True,)})
+ARCHITECTURE = Architecture(
+    "nemotron_h_moe",
+    "Nemotron 3 Nano, Super",
+    tools=("nemotron-3-nano",),
+    thinking=("nemotron-3-nano",),
+    fixed={"attention.causal": (True,)},
+)
 
 
 class _Bias(Module):

@@ -15,6 +15,8 @@ from chaski.model.windowed import WindowedModel
 ARCHITECTURE = Architecture(
     "olmo2",
     "OLMo 2 and 3",
+    tools=("olmo3",),
+    thinking=("olmo3-think",),
     notes="OLMo 3 scales the rope only in layers that see all tokens.",
     reads=("attention.sliding_window", "rope.freq_base_swa"),
 )

@@ -5,4 +5,4 @@ from chaski.model.architecture import Architecture
 
 __all__ = ["ARCHITECTURE", "Model"]
 
-ARCHITECTURE = Architecture("pangu-embedded", "openPangu Embedded")
+ARCHITECTURE = Architecture("pangu-embedded", "openPangu Embedded", tools=("pangu",), thinking=("pangu",))

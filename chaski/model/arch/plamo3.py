@@ -16,6 +16,7 @@ from chaski.model.windowed import WindowedModel
 ARCHITECTURE = Architecture(
     "plamo3",
     "PLaMo 3",
+    tools=("plamo3",),
     reads=("attention.sliding_window", "rope.freq_base_swa"),
 )
 

@@ -12,7 +12,7 @@ from chaski.model.arch import llama, qwen2
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 
-ARCHITECTURE = Architecture("seed_oss", "Seed-OSS")
+ARCHITECTURE = Architecture("seed_oss", "Seed-OSS", tools=("seed",), thinking=("seed",))
 
 
 class Layer(DecoderLayer):
