@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import struct
+import signal
 import subprocess
 import sys
 import termios
@@ -82,6 +83,13 @@ class Terminal:
         return bool(piece)
 
 
+def _take_terminal() -> None:
+    """Make the terminal the process's own, whose signals arrive also where the tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def terminal(
     *arguments: str, columns: int = 80, command: str = sys.executable, **environment: str
@@ -98,7 +106,7 @@ def terminal(
         cwd=ROOT,
         env={**inherited, "TERM": "xterm", "OLLAMA_HOST": "127.0.0.1:1", **environment},
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=_take_terminal,
     )
     os.close(theirs)
     try:
