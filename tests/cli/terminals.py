@@ -7,8 +7,8 @@ import os
 import pty
 import re
 import select
-import struct
 import signal
+import struct
 import subprocess
 import sys
 import termios
@@ -84,7 +84,7 @@ class Terminal:
 
 
 def _take_terminal() -> None:
-    """Make the terminal the process's own, whose signals arrive also where the tests run in the background."""
+    """Make the terminal the process's own. Its signals arrive also if the tests run in the background."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
