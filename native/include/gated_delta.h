@@ -22,9 +22,9 @@
 //   Products k S, q S, k_i k_j and q_i k_j begin with 0 and run along the key in ascending order, by fma. All
 //   numbers are float32, rounded to nearest; exp is that of vector_math.h.
 //
-// Mamba 2 has the same formulas without the correction, S := S + k (beta v): key heads are its groups, q is C,
-// k is B, v is x, beta is the time step dt, and g is A dt. Its rule is u_i = beta_i v_i, and y and S as above;
-// at last y = fma(D, v_i, y).
+// Mamba 2 has the same formulas without the correction, S := S + k (beta v): key heads are its groups, q is
+// C, k is B, v is x, beta is the time step dt, and g is A dt. Its rule is u_i = beta_i v_i, and y and S as
+// above; at last y = fma(D, v_i, y).
 //
 // All sums run over tokens or over elements of a key, and no sum runs over lanes: a lane is a column of S, or
 // a token j. So neither the vector length nor the division into tiles, batches or threads changes a bit.

@@ -112,10 +112,10 @@ struct Elementwise {
 };
 
 struct ChunkSegment;
-struct GatedDelta;  // gated_delta.h
+struct GatedDelta;     // gated_delta.h
 struct SelectiveScan;  // selective_scan.h
 struct Segment;
-struct Lora;        // lora.h
+struct Lora;  // lora.h
 struct LoraRow;
 
 struct Ops {

@@ -1,5 +1,5 @@
-// The gated delta net and Mamba 2 as steps. Rows of a segment's first chunk are stored before any step reads them, and
-// rows of later chunks after the last read of the earlier ones.
+// The gated delta net and Mamba 2 as steps. Rows of a segment's first chunk are stored before any step reads
+// them, and rows of later chunks after the last read of the earlier ones.
 #pragma once
 
 #include <vector>

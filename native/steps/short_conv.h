@@ -4,9 +4,9 @@
 
 #include <vector>
 
+#include "../include/selective_scan.h"
 #include "ops.h"
 #include "plan.h"
-#include "../include/selective_scan.h"
 
 namespace chaski {
 

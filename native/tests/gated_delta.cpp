@@ -35,9 +35,18 @@ class Net {
           beta_(random_.numbers(log_decay_.size(), 1.0f)),
           y_(v_.size()) {
         for (float& g : log_decay_) g = g < 0.0f ? g : -g / 64;
-        job_ = {q_.data(),       k_.data(),       v_.data(),        log_decay_.data(),
-                beta_.data(),    y_.data(),       states_.storage,  keys_.storage,
-                values_.storage, decays_.storage, shape.value_size, shape.is_tiled,
+        job_ = {q_.data(),
+                k_.data(),
+                v_.data(),
+                log_decay_.data(),
+                beta_.data(),
+                y_.data(),
+                states_.storage,
+                keys_.storage,
+                values_.storage,
+                decays_.storage,
+                shape.value_size,
+                shape.is_tiled,
                 shape.corrects ? nullptr : beta_.data()};
     }
 
@@ -101,12 +110,11 @@ class Net {
 }  // namespace
 
 void compare_gated_delta(Comparison& compare) {
-    for (const Shape& shape :
-         {Shape{2, 2, 32, 20, false, true}, Shape{1, 3, 20, 144, true, true},
-          Shape{2, 1, 64, 64, false, true}, Shape{2, 3, 20, 40, false, false},
-          Shape{1, 2, 64, 64, false, false}}) {
-        const std::string what =
-            (shape.corrects ? "gated delta of " : "mamba 2 of ") + std::to_string(shape.key_size) + " x " + std::to_string(shape.value_size);
+    for (const Shape& shape : {Shape{2, 2, 32, 20, false, true}, Shape{1, 3, 20, 144, true, true},
+                               Shape{2, 1, 64, 64, false, true}, Shape{2, 3, 20, 40, false, false},
+                               Shape{1, 2, 64, 64, false, false}}) {
+        const std::string what = (shape.corrects ? "gated delta of " : "mamba 2 of ") +
+                                 std::to_string(shape.key_size) + " x " + std::to_string(shape.value_size);
         compare(what, [&](const Table& table) { return Net(table, shape).run({kTokens}, false); });
         compare(what + " cut",
                 [&](const Table& table) { return Net(table, shape).run({1, 2, 40, 5}, true); });

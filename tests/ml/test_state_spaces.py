@@ -17,7 +17,7 @@ from tests.backends import FORMS
 F32 = npt.NDArray[np.float32]
 PLACES = [("reference", "auto"), *FORMS]
 COUNT, GROUPS, HEADS, STATE, SIZE = 75, 2, 6, 12, 20
-SHAPES = {
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "ssd": {"c": (GROUPS, STATE), "b": (GROUPS, STATE), "x": (HEADS, SIZE), "g": (HEADS,), "dt": (HEADS,)},
     "scan": {"x": (SIZE,), "dt": (SIZE,), "b": (STATE,), "c": (STATE,)},
 }

@@ -21,15 +21,9 @@ void add_router(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t c
                             best_of_group <= experts / groups && 0 < used_groups && used_groups <= groups &&
                             count <= used_groups * (experts / groups)),
             "router: bad groups");
-    RouterConfig router{experts,
-                        count,
-                        static_cast<Gating>(gating),
-                        normalized,
-                        scale,
-                        plan.optional_vector(weights, bias, experts),
-                        groups,
-                        used_groups,
-                        best_of_group};
+    RouterConfig router{experts,    count,       static_cast<Gating>(gating),
+                        normalized, scale,       plan.optional_vector(weights, bias, experts),
+                        groups,     used_groups, best_of_group};
     plan.add(std::make_unique<RouterStep>(plan.ops(), dim, router, plan.floats(x, dim, experts),
                                           plan.floats(y, dim, 2 * count)));
 }

@@ -111,7 +111,8 @@ CHASKI_KERNEL(router, Router) {
     const int64_t token = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
     if (token >= *a.n) return;
     const auto gating = static_cast<Gating>(a.gating);
-    float* scores = reinterpret_cast<float*>(device::shared()) + group() * (3 * a.experts + a.count + a.groups);
+    float* scores =
+        reinterpret_cast<float*>(device::shared()) + group() * (3 * a.experts + a.count + a.groups);
     float *ranks = scores + a.experts, *weights = ranks + a.experts, *room = weights + a.count;
     for (int64_t e = lane(); e < a.experts; e += kLanes) {
         const float logit = a.x[token * a.experts + e];
