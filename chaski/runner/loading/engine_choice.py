@@ -44,8 +44,8 @@ def choose_engine(
     """
     check_is_model(file)
     engine = _forced(requested)
-    known = ", ".join(sorted(ARCHITECTURES))
     if engine == NATIVE and file.architecture not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)  # imports all of them
         raise UnsupportedError(
             f"{file.path}: architecture {file.architecture!r:.80} is not implemented by the native engine, "
             f"which is asked for; it has {known}"
