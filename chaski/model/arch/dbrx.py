@@ -5,34 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import LayerCache
-from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import DecoderLayer, LayerNorm, RouterConfig, attention, output_rows
+from chaski.ml.nn import DecoderLayer, LayerNorm, RouterConfig, output_rows
 from chaski.model.arch import deepseek, llama
+from chaski.model.arch.olmo import Attention
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.experts import read_router
 
 ARCHITECTURE = Architecture("dbrx", "DBRX", reads=("attention.clamp_kqv",))
-
-
-class Attention(llama.Attention):
-    def __init__(self, config: DecoderConfig, bound: float) -> None:
-        super().__init__(config)
-        self._bound = bound
-
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
-        c = self._config
-        q, k, v = (self._clamped(part(x)) for part in (self.attn_q, self.attn_k, self.attn_v))
-        q = ops.rope(q.reshape(c.num_heads, c.head_size), rope)
-        k = ops.rope(k.reshape(c.num_kv_heads, c.head_size), rope)
-        v = v.reshape(c.num_kv_heads, c.value_size)
-        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
-
-    def _clamped(self, x: Tensor) -> Tensor:
-        return ops.clamp(x, low=-self._bound, high=self._bound) if self._bound else x
 
 
 class Layer(DecoderLayer):

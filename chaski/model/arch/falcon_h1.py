@@ -12,7 +12,8 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, LayerCache, LayerKind, RecurrentLayer
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
-from chaski.ml.nn import Linear, Module, RMSNorm, SwiGLU, attention, output_rows
+from chaski.ml.nn import Module, RMSNorm, SwiGLU, output_rows
+from chaski.model.arch.llama import Attention
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
@@ -20,26 +21,6 @@ from chaski.model.input import Inputs
 from chaski.model.state_space import Mamba2, Mamba2Config
 
 ARCHITECTURE = Architecture("falcon-h1", "Falcon H1", fixed={"attention.causal": (True,)})
-
-
-class Attention(Module):
-    """Attention with a neox rope, as in Qwen 2."""
-
-    inline = True
-
-    def __init__(self, config: DecoderConfig) -> None:
-        self._config = c = config
-        self.attn_q = Linear(c.hidden_size, c.num_heads * c.head_size)
-        self.attn_k = Linear(c.hidden_size, c.num_kv_heads * c.head_size)
-        self.attn_v = Linear(c.hidden_size, c.num_kv_heads * c.value_size)
-        self.attn_output = Linear(c.num_heads * c.value_size, c.hidden_size)
-
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
-        c = self._config
-        q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), rope)
-        k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope)
-        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
 class Layer(Module):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import DecoderLayer, RMSNorm, RouterConfig, attention, output_rows
+from chaski.ml.nn import DecoderLayer, RMSNorm, RouterConfig, attention
 from chaski.model.arch import deepseek, llama
+from chaski.model.arch.seed_oss import Layer
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.experts import read_router
@@ -42,19 +41,6 @@ class Attention(llama.Attention):
         k = self.attn_k_norm(k) if self.attn_k_norm.weight.is_present else k
         k, q = ops.rope(k, rope), ops.rope(q, rope)
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
-
-
-class Layer(DecoderLayer):
-    def __init__(self, config: DecoderConfig, attn: Attention, ffn: llama.FeedForward) -> None:
-        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
-        self.attn = attn
-        self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
-        self.ffn = ffn
-
-    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
-        h, x = output_rows(outputs, self.attn(self.attn_norm(x), *context), x)
-        x = x + h
-        return x + self.ffn(self.post_attention_norm(x))
 
 
 class Model(deepseek.Model):
