@@ -106,7 +106,7 @@ def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
         }
     # llama.cpp has no files that include an image encoder.
     is_asked = with_llama_cpp and not found["pictures"] and "llama.cpp" not in found
-    # llama.cpp computes numbers without bounds for MiniCPM 3 with long factors.
+    # llama.cpp returned a number of 4e38 for MiniCPM 3, whose cause is not known.
     if is_asked and (difference := difference_from_llama_cpp(path)) is not None and difference < 1e9:
         found["llama.cpp"] = difference
     return found
