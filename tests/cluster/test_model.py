@@ -220,6 +220,8 @@ def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replica
     class Poisonous(Replica):
         def start(self, call: Any, put: Any) -> Any:
             if isinstance(call, Generate) and call.prompt == "poison":
+                # A token that arrives before the death would clear the request of suspicion.
+                self.is_silent = True
                 threading.Thread(target=replicas.kill, args=(self,)).start()
             return super().start(call, put)
 
