@@ -10,7 +10,7 @@ from chaski.convert.metadata import Metadata, head_size, rope
 from chaski.errors import UnsupportedError
 from chaski.ml.moe_ops import Gating
 
-__all__ = ["blocks_after", "expert_metadata", "first", "rotated"]
+__all__ = ["blocks_after", "expert_metadata", "first", "full_expert_metadata", "rotated"]
 
 T = TypeVar("T", int, float, bool, str)
 
@@ -57,6 +57,11 @@ def expert_metadata(config: Config, *more: str) -> Metadata:
         if any(name in config for name in stated):
             entries[key] = first(config, stated, kind)
     return entries
+
+
+def full_expert_metadata(config: Config) -> Metadata:
+    """Return `expert_metadata` with every further key that the configuration states."""
+    return expert_metadata(config, *_STATED)
 
 
 def blocks_after(config: Config) -> list[str]:

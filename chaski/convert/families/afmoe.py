@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
-from chaski.convert.experts import expert_metadata
+from chaski.convert.experts import full_expert_metadata
 from chaski.convert.families import llama
 from chaski.convert.metadata import Metadata
 
@@ -24,14 +24,7 @@ def metadata(config: Config) -> Metadata:
     config.require("mup_enabled", True)
     return (
         llama.metadata(config)
-        | expert_metadata(
-            config,
-            "expert_feed_forward_length",
-            "expert_shared_count",
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "leading_dense_block_count",
-        )
+        | full_expert_metadata(config)
         | {
             "context_length": config.get("max_position_embeddings", int),
             "attention.sliding_window": config.get("sliding_window", int),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
-from chaski.convert.experts import blocks_after, expert_metadata, rotated
+from chaski.convert.experts import blocks_after, full_expert_metadata, rotated
 from chaski.convert.metadata import Metadata, common_metadata
 
 
@@ -18,14 +18,7 @@ def metadata(config: Config) -> Metadata:
     is_sarvam = _is_sarvam(config)
     return (
         common_metadata(config)
-        | expert_metadata(
-            config,
-            "expert_feed_forward_length",
-            "expert_shared_count",
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "leading_dense_block_count",
-        )
+        | full_expert_metadata(config)
         | {
             "expert_shared_feed_forward_length": config.get(
                 "moe_shared_expert_intermediate_size", int, size * shared

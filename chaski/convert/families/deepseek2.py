@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.experts import blocks_after, expert_metadata
+from chaski.convert.experts import blocks_after, full_expert_metadata
 from chaski.convert.latent import latent_metadata, latent_rope, split_heads
 from chaski.convert.metadata import Metadata, common_metadata
 from chaski.ml.moe_ops import Gating
@@ -25,14 +25,7 @@ def _experts(config: Config) -> Metadata:
             "expert_feed_forward_length": config.get("intermediate_size", int),
             "expert_shared_count": 0,
         }
-    entries = expert_metadata(
-        config,
-        "expert_feed_forward_length",
-        "expert_shared_count",
-        "expert_weights_norm",
-        "expert_weights_scale",
-        "leading_dense_block_count",
-    )
+    entries = full_expert_metadata(config)
     if not entries.get("expert_weights_norm", True):
         del entries["expert_weights_norm"]
     if "expert_gating_func" not in entries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.experts import expert_metadata
+from chaski.convert.experts import full_expert_metadata
 from chaski.convert.metadata import Metadata, common_metadata
 
 
@@ -12,13 +12,8 @@ def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
     config.expect("layer_types", ["full_attention"] * config.count("num_hidden_layers"))
     config.expect("scoring_func", "sigmoid", "noaux_tc")
-    entries = common_metadata(config) | expert_metadata(
-        config.over(Config(config.path, {"scoring_func": "sigmoid"})),
-        "expert_feed_forward_length",
-        "expert_shared_count",
-        "expert_weights_norm",
-        "expert_weights_scale",
-        "leading_dense_block_count",
+    entries = common_metadata(config) | full_expert_metadata(
+        config.over(Config(config.path, {"scoring_func": "sigmoid"}))
     )
     return entries | {"context_length": config.get("max_position_embeddings", int)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.experts import expert_metadata
+from chaski.convert.experts import full_expert_metadata
 from chaski.convert.metadata import Metadata, common_metadata, windows
 from chaski.ml.moe_ops import Gating
 
@@ -19,14 +19,7 @@ def metadata(config: Config) -> Metadata:
     return (
         common_metadata(config, rope_tensors=("llama3",))
         | {"expert_gating_func": Gating.SIGMOID + 1}
-        | expert_metadata(
-            config,
-            "expert_feed_forward_length",
-            "expert_shared_count",
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "leading_dense_block_count",
-        )
+        | full_expert_metadata(config)
         | {
             "context_length": config.get("max_position_embeddings", int),
             "vocab_size": config.get("vocab_size", int),

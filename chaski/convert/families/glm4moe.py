@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.experts import blocks_after, expert_metadata, rotated
+from chaski.convert.experts import blocks_after, full_expert_metadata, rotated
 from chaski.convert.metadata import Metadata, common_metadata
 from chaski.ml.moe_ops import Gating
 
@@ -13,14 +13,7 @@ def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
     return (
         common_metadata(config)
-        | expert_metadata(
-            config,
-            "expert_feed_forward_length",
-            "expert_shared_count",
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "leading_dense_block_count",
-        )
+        | full_expert_metadata(config)
         | {
             "expert_gating_func": Gating.SIGMOID + 1,
             "rope.dimension_count": rotated(config, 0.5),

@@ -23,6 +23,8 @@ ARCHITECTURE = Architecture(
 
 
 class Attention(qwen3.Attention):
+    """Attention with a norm of each head of queries and keys, for layers that may have no rope."""
+
     def __call__(self, x: Tensor, rope: Tensor | None, cache: LayerCache) -> Tensor:
         c = self._config
         q = self.attn_q_norm(self.attn_q(x).reshape(c.num_heads, c.head_size))

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, LayerCache, LayerKind
 from chaski.ml import ops
-from chaski.ml.graph import Rope, Tensor
+from chaski.ml.graph import Tensor, Weight
 from chaski.ml.nn import MoE, MoEWithSharedExpert, SharedExpert, attention, output_rows
 from chaski.model.arch import llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.input import Inputs
+from chaski.model.rope import NO_ROPE
 
 ARCHITECTURE = Architecture(
     "granite",
@@ -25,9 +24,6 @@ ARCHITECTURE = Architecture(
     notes="Tool calls in the formats of Granite 3 and Granite 4.",
     reads=("attention.scale", "embedding_scale", "logit_scale", "residual_scale"),
 )
-
-
-_NO_ROPE = Rope(np.zeros(0, np.float32))
 
 
 class Attention(llama.Attention):
@@ -45,7 +41,11 @@ class Attention(llama.Attention):
         if self._rotates:
             q, k = ops.rope(q, rope), ops.rope(k, rope)
         v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        return self.attn_output(attention(q, k, v, cache, scale=self._scale))
+        return self.attn_output(attention(q, k, v, cache, scale=self._scale, sinks=self.sinks()))
+
+    def sinks(self) -> Weight | None:
+        """Return the sinks of the heads, or None."""
+        return None
 
 
 class Layer(llama.Layer):
@@ -104,7 +104,7 @@ class Model(llama.Model):
         if self._rotates:
             return kinds
         c = self.config  # keys that are not rotated stay as they are where a context shifts
-        return [Causal(c.kv_shape(_NO_ROPE))] * c.num_layers
+        return [Causal(c.kv_shape(NO_ROPE))] * c.num_layers
 
 
 def _refuse_repeated_embeddings(file: GGUFFile) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
-from chaski.ml import ops
-from chaski.ml.graph import Tensor
-from chaski.ml.nn import DecoderLayer, Joined, MoEWithSharedExpert, SharedExpert, attention
+from chaski.kvcache import AttentionSpan, Causal, LayerKind
+from chaski.ml.graph import Weight
+from chaski.ml.nn import DecoderLayer, Joined, MoEWithSharedExpert, SharedExpert
 from chaski.model.arch import granite, llama
 from chaski.model.arch.gpt_oss import Sinks
 from chaski.model.architecture import Architecture
@@ -38,15 +37,8 @@ class Attention(granite.Attention):
         super().__init__(config, scale, rotates)
         self.attn_sinks = Sinks(config.num_heads)
 
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
-        c = self._config
-        q = self.attn_q(x).reshape(c.num_heads, c.head_size)
-        k = self.attn_k(x).reshape(c.num_kv_heads, c.head_size)
-        if self._rotates:
-            q, k = ops.rope(q, rope), ops.rope(k, rope)
-        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        sinks = self.attn_sinks.weight
-        return self.attn_output(attention(q, k, v, cache, scale=self._scale, sinks=sinks))
+    def sinks(self) -> Weight:
+        return self.attn_sinks.weight
 
 
 class FusedSharedExpert(SharedExpert):

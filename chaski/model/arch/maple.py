@@ -11,7 +11,7 @@ from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import DecoderLayer, RouterConfig
-from chaski.model.arch import deepseek, exaone_moe, llama
+from chaski.model.arch import deepseek, exaone4, llama
 from chaski.model.architecture import Architecture
 from chaski.model.experts import experts, read_router
 from chaski.model.rope import NO_ROPE
@@ -44,7 +44,7 @@ class Model(deepseek.Model, WindowedModel):
         return layers
 
     def layer(self, file: GGUFFile) -> DecoderLayer:
-        return llama.Layer(self.config, exaone_moe.Attention(self.config), self.ffn(file))
+        return llama.Layer(self.config, exaone4.Attention(self.config), self.ffn(file))
 
     def router(self, file: GGUFFile) -> RouterConfig:
         return read_router(file, Gating.SOFTMAX, normalized=True)
