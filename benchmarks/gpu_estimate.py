@@ -73,10 +73,11 @@ _WORK = {
 class PaperGPU:
     """A GPU whose memory has addresses but no content."""
 
-    device = Device("cuda:0", "H200", _CORES, (_ARCHITECTURE,), 1 << 40, 1 << 40)
-    rule, shared_memory = _ARCHITECTURE, 227 << 10
+    rule = _ARCHITECTURE
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int = _CORES, shared_memory: int = 227 << 10) -> None:
+        self.device = Device("cuda:0", "a GPU on paper", cores, (_ARCHITECTURE,), 1 << 40, 1 << 40)
+        self.shared_memory = shared_memory
         self._next = 256
 
     def allocate(self, size: int) -> int:

@@ -36,7 +36,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "matmul 1": (88, 0),
     "attention_chunk": (128, 0),
     "rms_norm": (64, 0),
-    "layer_norm": (88, 0),
+    "layer_norm": (64, 60),
     "attention": (128, 60),
     "matmul_many 128": (128, 200),
     "gated_delta": (168, 0),
@@ -96,8 +96,8 @@ def other_programs() -> list[Program]:
         *(Program("embedding", (("CHASKI_WEIGHTS", each),)) for each in FLOATS),
         *(Program("quantize", (each,)) for each in rounding),
         *(
-            Program("norms", (("CHASKI_SIZE", size), each))
-            for size in (128, 4096, 16384)
+            Program("norms", (("CHASKI_SIZE", size), each, *bounds))
+            for size, bounds in ((128, ()), (4096, ()), (16384, (("CHASKI_BOUNDS", "1024,1"),)))
             for each in rounding
         ),
         *(Program("elementwise", (("CHASKI_FORMULA", name), rounding[1])) for name in ELEMENTWISE),

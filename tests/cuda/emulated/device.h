@@ -155,15 +155,51 @@ CHASKI_MULTIPLY(uu, std::uint8_t, std::uint8_t)
 #undef CHASKI_MULTIPLY
 inline std::int32_t count_bits(std::uint32_t x) { return __builtin_popcount(x); }
 inline void barrier() { emulated::barrier(); }
-// Copies are executed immediately.
+// A copy is executed when its thread waits for it. Until then, its target contains garbage.
+struct Copy {
+    std::uint8_t* to;
+    const std::uint8_t* from;
+    unsigned bytes, group;
+};
+struct Copies {
+    static constexpr unsigned kMost = 512;
+    unsigned of_block = 0, first = 0, last = 0, group = 0;
+    Copy each[kMost];
+};
+inline Copies& own_copies() {
+    static Copies* of_threads = new Copies[emulated::kMostThreads];
+    Copies& own = of_threads[threadIdx.x];
+    if (own.of_block != emulated::blocks_so_far) {
+        own.of_block = emulated::blocks_so_far;
+        own.first = own.last = own.group = 0;
+    }
+    return own;
+}
+inline void ask_copy(std::uint8_t* to, const std::uint8_t* from, unsigned bytes) {
+    const auto places = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
+    Copies& own = own_copies();
+    if (places % bytes != 0 || own.last - own.first == Copies::kMost) __builtin_trap();
+    std::memset(to, 0xa5, bytes);
+    own.each[own.last++ % Copies::kMost] = {to, from, bytes, own.group};
+}
 template <int kAt = 0>
 void copy_16(std::uint8_t* to, const std::uint8_t* from) {
-    std::memcpy(to + kAt, from + kAt, 16);
+    ask_copy(to + kAt, from + kAt, 16);
 }
-inline void copy_4(std::int32_t* to, const std::int32_t* from) { *to = *from; }
-inline void end_copies() {}
+inline void copy_4(std::int32_t* to, const std::int32_t* from) {
+    ask_copy(reinterpret_cast<std::uint8_t*>(to), reinterpret_cast<const std::uint8_t*>(from), 4);
+}
+inline void end_copies() { ++own_copies().group; }
+// Waits for all groups of copies except the newest kLeft.
 template <int kLeft>
-void wait_copies() {}
+void wait_copies() {
+    Copies& own = own_copies();
+    for (; own.first != own.last; ++own.first) {
+        const Copy& next = own.each[own.first % Copies::kMost];
+        if (next.group + kLeft >= own.group) return;
+        std::memcpy(next.to, next.from, next.bytes);
+    }
+}
 inline std::uint8_t* shared() { return emulated::shared; }
 inline std::int32_t add_shared(std::int32_t* to, std::int32_t x) {
     const std::int32_t before = *to;

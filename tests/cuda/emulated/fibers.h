@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 namespace chaski::emulated {
@@ -17,6 +18,7 @@ struct Index3 {
 };
 inline Index3 threadIdx, blockIdx, blockDim, gridDim;
 inline std::uint8_t* shared = nullptr;
+inline unsigned blocks_so_far = 0;
 
 constexpr std::size_t kStack = 256 << 10;
 constexpr unsigned kMostThreads = 1024;
@@ -153,6 +155,31 @@ T exchange(T v, unsigned width, const Of& of) {
     return v;
 }
 
+// The order of threads or blocks in which one round computes them, which no result may depend on. It is
+// another one in each round, or ascending or descending if CHASKI_EMULATED_ORDER begins with `a` or `d`.
+class Order {
+   public:
+    explicit Order(unsigned count) : count_(count) {
+        static const char* chosen = std::getenv("CHASKI_EMULATED_ORDER");
+        static const char kind = chosen == nullptr ? 'r' : chosen[0];
+        static std::uint32_t state = 1;
+        if (kind == 'a') return;
+        first_ = step_ = count - 1;
+        if (kind == 'd' || count < 3) return;
+        state = state * 1664525u + 1013904223u;
+        first_ = (state >> 8) % count;
+        step_ = 1 + (state >> 16) % (count - 1);
+        while (common(step_, count) != 1) step_ = step_ % (count - 1) + 1;
+    }
+    unsigned operator[](unsigned number) const {
+        return static_cast<unsigned>((first_ + std::uint64_t{step_} * number) % count_);
+    }
+
+   private:
+    static unsigned common(unsigned a, unsigned b) { return b == 0 ? a : common(b, a % b); }
+    unsigned count_, first_ = 0, step_ = 1;
+};
+
 template <class Body>
 int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const Body& body) {
     Block& b = block();
@@ -167,34 +194,36 @@ int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const 
     b.threads = threads;
     b.body = [](const void* argument) { (*static_cast<const Body*>(argument))(); };
     b.argument = &body;
-    for (unsigned z = 0; z < grid[2]; ++z) {
-        for (unsigned y = 0; y < grid[1]; ++y) {
-            for (unsigned x = 0; x < grid[0]; ++x) {
-                blockIdx = {x, y, z};
-                std::memset(shared, 0xff, shared_bytes);  // floats are NaNs until they are written
-                std::memset(shared + shared_bytes, kCanary, 16);
-                b.all = {};
-                for (Meeting& m : b.halves) m.arrived = m.round = 0;
-                for (Meeting& m : b.warps) m.arrived = m.round = 0;
-                b.alive = threads;
-                for (unsigned i = 0; i < threads; ++i) {
-                    b.is_over[i] = false;
-                    prepare(i);
-                }
-                while (b.alive > 0) {
-                    b.has_moved = false;
-                    for (unsigned i = 0; i < threads; ++i) {
-                        if (b.is_over[i]) continue;
-                        b.own = i;
-                        threadIdx = {i, 0, 0};
-                        enter();
-                    }
-                    if (!b.has_moved) return kDeadlock;
-                }
-                for (int i = 0; i < 16; ++i) {
-                    if (shared[shared_bytes + i] != kCanary) return kSharedOverrun;
-                }
+    const unsigned blocks = grid[0] * grid[1] * grid[2];
+    const Order in_grid(blocks);
+    for (unsigned number = 0; number < blocks; ++number) {
+        const unsigned at = in_grid[number];
+        blockIdx = {at % grid[0], at / grid[0] % grid[1], at / grid[0] / grid[1]};
+        ++blocks_so_far;
+        std::memset(shared, 0xff, shared_bytes);  // floats are NaNs until they are written
+        std::memset(shared + shared_bytes, kCanary, 16);
+        b.all = {};
+        for (Meeting& m : b.halves) m.arrived = m.round = 0;
+        for (Meeting& m : b.warps) m.arrived = m.round = 0;
+        b.alive = threads;
+        for (unsigned i = 0; i < threads; ++i) {
+            b.is_over[i] = false;
+            prepare(i);
+        }
+        while (b.alive > 0) {
+            b.has_moved = false;
+            const Order in_block(threads);
+            for (unsigned n = 0; n < threads; ++n) {
+                const unsigned i = in_block[n];
+                if (b.is_over[i]) continue;
+                b.own = i;
+                threadIdx = {i, 0, 0};
+                enter();
             }
+            if (!b.has_moved) return kDeadlock;
+        }
+        for (int i = 0; i < 16; ++i) {
+            if (shared[shared_bytes + i] != kCanary) return kSharedOverrun;
         }
     }
     return kDone;

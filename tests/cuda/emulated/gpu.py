@@ -58,12 +58,16 @@ class EmulatedGPU:
     CHASKI_EMULATED_FAILS sets the number of runs before a failure, and its kind: `12:device lost`,
     `12:illegal address`, or `12:out of memory`. Like a real GPU, it computes no more for its process after
     the first two kinds.
+
+    CHASKI_EMULATED_SHARED sets the KiB of shared memory of a thread block, as 99 for most GPUs of this size,
+    and CHASKI_EMULATED_ORDER the order of threads and blocks: see fibers.h.
     """
 
-    rule, shared_memory = "emulated", 227 << 10
+    rule = "emulated"
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
+        self.shared_memory = int(os.environ.get("CHASKI_EMULATED_SHARED", "227")) << 10
         self.launched: list[str] = []
         self.held: dict[int, U8] = {}
         self._queue: deque[Callable[[], None]] = deque()
@@ -155,6 +159,8 @@ class EmulatedGPU:
     def _compute(self, launches: Sequence[KernelLaunch]) -> None:
         for launch in launches:
             name, function = launch.kernel
+            if launch.shared > self.shared_memory:
+                raise ComputationError(f"kernel {name}: {launch.shared} of {self.shared_memory} shared bytes")
             grid = (ctypes.c_uint * 3)(*launch.grid)
             with _COMPUTING:
                 outcome = function(

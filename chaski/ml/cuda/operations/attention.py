@@ -33,8 +33,9 @@ __all__ = ["attention", "attention_by_distance", "rope", "rotate_cells", "store"
 
 _CHUNK = 256
 _NO_PAIRS = np.empty((0, 2), np.int32)
-# Queries of a thread block that reads a whole history: without tensor instructions, and with them.
-_ROWS, _TENSOR_ROWS = 16, (32, 16, 8)
+# Queries of a thread block that reads a whole history: without tensor instructions, and with them. The largest
+# number is chosen whose memory fits.
+_ROWS, _TENSOR_ROWS = (16, 8, 4), (32, 16, 8)
 # Up to `_FEW` tokens are computed by chunks; up to `_MOST`, if few of them are neighbours.
 _FEW, _MOST = 32, 256
 # attention_join.cu keeps the factors of this many chunks at a time, in thread blocks of this size.
@@ -191,13 +192,14 @@ def attention(
     types = {KVStorage.of(key_buffer).dtype, KVStorage.of(value_buffer).dtype}
     is_tensor = types == {DType.I16} and key_buffer.size % 32 == 0 and value_buffer.size % 16 == 0
     sizes_of_heads = key_buffer.size, value_buffer.size
-    few, many = 4 if group <= 4 else 8, _ROWS
-    is_staged = False
+    room, is_staged = lowering.shared_memory, False
     if is_tensor:
-        room = lowering.shared_memory
         few = 8 if group <= 8 else 16
         many = next(rows for rows in _TENSOR_ROWS if _tensor_workspace(rows, *sizes_of_heads) <= room)
         is_staged = _tensor_workspace(few, *sizes_of_heads, is_split=True, is_staged=True) <= room
+    else:
+        many = next(rows for rows in _ROWS if _workspace(rows, *sizes_of_heads) <= room)
+        few = min(many, 4 if group <= 4 else 8)
     tasks, starts = _tasks(lowering, spans, cells)
     neighbours = max(1, many // group)
     tiles = _tiles(lowering, spans, neighbours)

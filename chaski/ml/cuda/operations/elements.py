@@ -28,8 +28,10 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
     size = node.shape[-1]
     assert isinstance(size, int)
     heads, dim, op = width(node) // size, lowering.dim(node), node.op
-    threads = min(1024, -(-size // 256) * 32)  # with eight elements each
-    program = lowering.rounding_program("norms", node, ("CHASKI_SIZE", size))
+    threads = min(1024, -(-size // 256) * 32)  # with eight elements each, or more in wide rows
+    # Threads of a wide row would take more registers than 1,024 of them have.
+    bounds = (("CHASKI_BOUNDS", "1024,1"),) if size > 8 * 1024 else ()
+    program = lowering.rounding_program("norms", node, ("CHASKI_SIZE", size), *bounds)
     positions = -(-size // 16)  # positions of each of 16 lanes; below, the distance between lanes
     shared = 4 * (16 * 4 * (-(-positions // 4) | 1) + 16 + 1)
     # A separate step rounds rows of several heads.

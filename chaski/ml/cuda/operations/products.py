@@ -182,7 +182,7 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
     # If there are few panels, each gets many threads.
     is_short = panels > 3 * lowering.multiprocessors or columns < 16 * unit * type.block_size
     groups = 8 if is_short or own > 2 else 16
-    while memory(groups)[1] > 2 * _SHARED:
+    while memory(groups)[1] > 2 * _SHARED or sum(memory(groups)) > lowering.shared_memory:
         groups //= 2
     shared = sum(memory(groups))
     threads = _LANES * (groups + max(2, own + own % 2))
