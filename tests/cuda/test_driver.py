@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -205,7 +207,7 @@ def test_a_driver_is_looked_for_where_the_packages_are(monkeypatch: pytest.Monke
 
 
 def test_threads_ask_the_gpu_that_they_mean(driver: Driver) -> None:
-    """Calls go to the current GPU, which another thread may have changed."""
+    """Calls go to the current GPU, which another GPU or another library may have changed."""
     from chaski.ml.cuda.driver import open_gpu
 
     driver.number = 2
@@ -213,7 +215,7 @@ def test_threads_ask_the_gpu_that_they_mean(driver: Driver) -> None:
     driver.calls.clear()
     for gpu in (first, first, second, first):
         gpu.wait()
-    assert driver.names().count("cuCtxSetCurrent") == 3
+    assert driver.names() == ["cuCtxSetCurrent", "cuStreamSynchronize"] * 4
 
 
 def test_what_a_plan_asks_for_is_asked_of_the_driver(driver: Driver) -> None:
@@ -227,11 +229,49 @@ def test_what_a_plan_asks_for_is_asked_of_the_driver(driver: Driver) -> None:
     gpu.fetch(address, staged)
     gpu.wait()
     gpu.free(address)
-    del staged
-    assert driver.names()[-1] == "cuMemFreeHost"
     wanted = ["cuMemAlloc", "cuMemsetD8Async", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuEventRecord"]
     wanted += ["cuEventSynchronize", "cuMemcpyDtoHAsync", "cuStreamSynchronize", "cuMemFree"]
     assert [name for name in driver.names() if name in wanted] == wanted
+
+
+def test_pinned_memory_lives_as_long_as_its_arrays(driver: Driver) -> None:
+    gpu, other = opened(), opened()
+    dropped, kept = gpu.staging(16), gpu.staging(16)
+    driver.calls.clear()
+    del dropped
+    assert not driver.calls  # a finalizer may run in a thread that is recording
+    gpu.close()
+    assert driver.names().count("cuMemFreeHost") == 1
+    kept[:] = 1
+    assert "cuDevicePrimaryCtxRelease" not in driver.names()
+    part = kept[3:5]
+    del kept
+    other.staging(8)
+    assert "cuDevicePrimaryCtxRelease" not in driver.names()
+    del part
+    driver.calls.clear()
+    other.close()
+    assert driver.names().count("cuMemFreeHost") == 2  # the array's, and the other GPU's
+    assert driver.names().count("cuDevicePrimaryCtxRelease") == 2
+
+
+def test_all_that_a_gpu_made_is_released(driver: Driver) -> None:
+    gpu = opened()
+    gpu.forget(gpu.record([KernelLaunch(gpu.kernel(Program("rows"), "rope"), (1, 1, 1), 32, 0, bytes(24))]))
+    gpu.close()
+    released = ["cuGraphExecDestroy", "cuModuleUnload", "cuEventDestroy", "cuStreamDestroy"]
+    assert [name for name in driver.names() if name in released] == released
+
+
+def test_programs_that_may_be_needed_are_compiled_beside_the_work(driver: Driver, tmp_path: Path) -> None:
+    gpu = opened()
+    gpu.expect([Program("rows"), Program("top_k"), Program("rows")])
+    for thread in threading.enumerate():
+        if thread.name == "chaski-expect":
+            thread.join()
+    assert len(list(tmp_path.rglob("*.cubin"))) == 2
+    gpu.prepare([Program("rows"), Program("top_k")])
+    assert len(driver.compiler.compiled) == 2  # they come from the user's cache
 
 
 @pytest.mark.parametrize("major", [8, 9])

@@ -44,13 +44,8 @@ def check(name: str, host: Backend, record: Record) -> set[Kernel]:
     graph = Graph()
     graph.output("y", record(backend, graph))
     plan = CUDAPlan(graph, gpu, host)
-    chosen: set[Kernel] = set()
-    for rows, form in product((1, 2, 3, 4, 8, 9, 16, 32, 64, 128, 256, MOST), (1, 2)):
-        sizes = {
-            name: form if name.startswith("forms of") else min(rows, most)
-            for name, most in plan._dims.items()
-        }
-        chosen |= {kernel for step in plan.steps if (kernel := step.choose(sizes)) is not None}
+    every = (step.choose(sizes) for sizes in plan.all_sizes() for step in plan.steps)
+    chosen = {kernel for kernel in every if kernel is not None}
     assert chosen
     for kernel in chosen:
         assert kernel.shared <= gpu.shared_memory, kernel

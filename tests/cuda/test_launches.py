@@ -16,6 +16,7 @@ from chaski.ml import open_backend
 from chaski.ml.cuda.plan import CUDALaunch, CUDAPlan
 from chaski.ml.plan import FromLaunch, Plan
 from tests.cuda.devices import BACKENDS
+from tests.cuda.emulated import NAME
 from tests.ml.next_tokens import TOP, inputs, next_tokens
 
 VOCABULARY = 2000  # logits have more rows than each run copies to the host
@@ -69,6 +70,21 @@ def test_an_older_result_is_fetched_where_it_was_overwritten(tmp_path: Path, bac
         found = plan.launch({**inputs(0), "ids": ids}).rows("logits").copy()
         wanted = plan.launch(inputs(int(first.rows("top").reshape(-1)[TOP]))).rows("logits")
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_few_recordings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recording that has not run for longest makes room, and is made again when it is needed."""
+    monkeypatch.setattr("chaski.ml.cuda.plan._MOST_RECORDED", 2)
+    with compiled(NAME, tmp_path) as plan:
+        assert isinstance(plan, CUDAPlan)
+        gpu: Any = plan._gpu
+        rows = {count: plan.launch(inputs(*range(count))).rows("logits").copy() for count in (1, 2, 3)}
+        assert gpu.num_recorded == 2
+        for count in (1, 3, 2, 1):
+            np.testing.assert_array_equal(plan.launch(inputs(*range(count))).rows("logits"), rows[count])
+        assert gpu.num_recorded == 2
+        plan.release()
+        assert gpu.num_recorded == 0
 
 
 @on_each

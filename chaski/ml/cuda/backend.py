@@ -146,6 +146,7 @@ class CUDABackend:
             storage.take()
         for plan in self._plans:
             plan.take()
+        self._gpu.expect(program for plan in self._plans for program in plan.programs())
         self._gpu.wait()
         progress(1.0)
 

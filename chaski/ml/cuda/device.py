@@ -96,6 +96,9 @@ class GPU(Protocol):
     def mark(self) -> Callable[[], None]:
         """Return a function that waits until all requests so far are done. Any thread may call it once."""
 
+    def expect(self, programs: Iterable[Program]) -> None:
+        """Begin to compile programs that may be needed later, without making anybody wait."""
+
     def prepare(self, programs: Iterable[Program]) -> None:
         """Compile programs, several at a time."""
 
@@ -108,6 +111,9 @@ class GPU(Protocol):
     def run(self, recorded: object) -> None:
         """Begin to compute recorded work."""
 
+    def forget(self, recorded: object) -> None:
+        """Release recorded work. If it is being computed, it is finished first."""
+
     def launch(self, launches: Sequence[KernelLaunch]) -> None:
         """Begin to compute launches that are not recorded, because they may not repeat."""
 
@@ -115,7 +121,10 @@ class GPU(Protocol):
         """Wait until everything is computed."""
 
     def close(self) -> None:
-        """Release everything that the GPU holds. No method may be called afterwards."""
+        """Release everything that the GPU holds, except staging memory that arrays still point to.
+
+        No method may be called afterwards.
+        """
 
 
 def ran_out(error: OutOfMemoryError) -> DeviceError:

@@ -11,6 +11,7 @@ import os
 import tempfile
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,8 +43,6 @@ U8 = npt.NDArray[np.uint8]
 _LEAST_CAPABILITY = (8, 0)
 
 
-# The GPU that each thread's driver calls go to.
-_current = threading.local()
 # The only GPU, if `found_gpus` has opened it: opening takes some tenths of a second.
 _looked_at: dict[int, DriverGPU] = {}
 
@@ -102,6 +101,43 @@ def _count() -> int:
     return int(count)
 
 
+class _Context:
+    """The context of a GPU, kept as long as it has users: the GPU, and arrays of pinned memory."""
+
+    def __init__(self, gpu: Any) -> None:
+        self._gpu = gpu
+        self._handle = _checked(driver.cuDevicePrimaryCtxRetain(gpu))
+        self._num_users = 1
+
+    def bind(self) -> None:
+        """Direct this thread's driver calls to the GPU; other libraries may have directed them elsewhere."""
+        _checked(driver.cuCtxSetCurrent(self._handle))
+
+    def keep(self) -> None:
+        """Count a user."""
+        self._num_users += 1
+
+    def leave(self) -> None:
+        """Count a user less."""
+        self._num_users -= 1
+        if not self._num_users:
+            _checked(driver.cuDevicePrimaryCtxRelease(self._gpu))
+
+
+# Pinned memory that no array points to any more. A finalizer may run in a thread that is recording, where it
+# must not call the driver, so it only lists the memory here.
+_unused: deque[tuple[_Context, int]] = deque()
+
+
+def _free_unused() -> None:
+    with suppress(IndexError):
+        while True:
+            context, address = _unused.popleft()
+            context.bind()
+            _checked(driver.cuMemFreeHost(address))
+            context.leave()
+
+
 class DriverGPU:
     """A GPU and one stream on it. Any thread may call its methods, but only one at a time."""
 
@@ -121,14 +157,13 @@ class DriverGPU:
             )
         self._cores = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         self.shared_memory = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-        self._context = _checked(driver.cuDevicePrimaryCtxRetain(self._handle))
+        self._context = _Context(self._handle)
         self._bind()
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
         self._stream = _checked(driver.cuStreamCreate(flags))
         self._uploaded = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value))
         self._modules: dict[Program, Any] = {}
         self._kernels: dict[tuple[Program, str], Any] = {}
-        self._pinned: set[int] = set()
 
     @property
     def stream(self) -> Any:
@@ -159,11 +194,12 @@ class DriverGPU:
         _checked(driver.cuMemsetD8Async(address, 0, size, self._stream))
 
     def staging(self, size: int) -> U8:
+        _free_unused()
         self._bind()
         address = int(_checked(driver.cuMemHostAlloc(max(1, size), 0), "memory of the host to copy from"))
         memory = (ctypes.c_uint8 * size).from_address(address)
-        self._pinned.add(address)
-        weakref.finalize(memory, self._unpin, address)
+        self._context.keep()
+        weakref.finalize(memory, _unused.append, (self._context, address))
         return np.ctypeslib.as_array(memory)
 
     def upload(self, address: int, staged: npt.NDArray[Any]) -> None:
@@ -184,6 +220,15 @@ class DriverGPU:
         event = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_BLOCKING_SYNC.value))
         _checked(driver.cuEventRecord(event, self._stream))
         return partial(self._wait_for, event)
+
+    def expect(self, programs: Iterable[Program]) -> None:
+        missing = [program for program in dict.fromkeys(programs) if program not in self._modules]
+
+        def compile_all() -> None:
+            for program in missing:
+                _cached_code(program, self.rule)
+
+        threading.Thread(target=compile_all, name="chaski-expect", daemon=True).start()
 
     def prepare(self, programs: Iterable[Program]) -> None:
         self._bind()
@@ -222,6 +267,10 @@ class DriverGPU:
         _checked(driver.cuGraphDestroy(graph))
         return recorded
 
+    def forget(self, recorded: object) -> None:
+        self._bind()
+        _checked(driver.cuGraphExecDestroy(recorded))
+
     def _config(self, launch: KernelLaunch) -> Any:
         """Return the driver's form of a launch. Older devices do not support early launches."""
         config = driver.CUlaunchConfig()
@@ -255,24 +304,19 @@ class DriverGPU:
         _checked(driver.cuStreamSynchronize(self._stream))
 
     def close(self) -> None:
+        _free_unused()
         self._bind()
-        for address in list(self._pinned):
-            self._unpin(address)
+        for module in self._modules.values():
+            _checked(driver.cuModuleUnload(module))
+        _checked(driver.cuEventDestroy(self._uploaded))
         _checked(driver.cuStreamDestroy(self._stream))
-        _checked(driver.cuDevicePrimaryCtxRelease(self._handle))
+        self._context.leave()
 
     def _wait_for(self, event: Any) -> None:
         """Wait for an event and destroy it."""
         self._bind()
         _checked(driver.cuEventSynchronize(event))
         _checked(driver.cuEventDestroy(event))
-
-    def _unpin(self, address: int) -> None:
-        """Free host memory, unless `close` has done so."""
-        if address in self._pinned:
-            self._pinned.remove(address)
-            self._bind()
-            _checked(driver.cuMemFreeHost(address))
 
     def _allow_shared_memory(self, kernel: Any) -> None:
         """Allow launches of a kernel to use all the shared memory that a thread block may have."""
@@ -285,10 +329,7 @@ class DriverGPU:
         return int(_checked(driver.cuDeviceGetAttribute(attribute, self._handle)))
 
     def _bind(self) -> None:
-        """Direct this thread's driver calls to the GPU."""
-        if getattr(_current, "gpu", None) is not self:
-            _checked(driver.cuCtxSetCurrent(self._context))
-            _current.gpu = self
+        self._context.bind()
 
 
 def _version(capability: tuple[int, int]) -> str:

@@ -175,6 +175,7 @@ class Lowering:
     a thread block may share. `sums`: the products that are fused with a sum, each with that sum. `together`:
     products that one step computes, by the first of them. `staged`: the uploads. `rounding`: which values
     products read as int8. `checks`, `derived`: the host's work before a run.
+    `dims`: the largest size of each dimension. `forms`: those that number forms of attention.
     `shared_parts`: objects that several nodes share, by their kind and the node that they are made from.
     """
 
@@ -188,6 +189,7 @@ class Lowering:
         self.derived: list[Derived] = []
         self.shared_parts: dict[tuple[str, Tensor], Any] = {}
         self.dims = {d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)}
+        self.forms: set[str] = set()
         self.uses = uses_of(graph)
         self.sums = sums_of_products(graph, self.uses, ("linear",))
         self.rounding = Rounding(graph, _type_of)

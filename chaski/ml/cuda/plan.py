@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from chaski.errors import OutOfMemoryError
 from chaski.forks import keep_in_forks
 from chaski.ml.arena import Buffer, aligned, placed
 from chaski.ml.backend import Backend
-from chaski.ml.cuda.device import GPU, KernelLaunch, pack, ran_out
+from chaski.ml.cuda.device import GPU, KernelLaunch, Program, pack, ran_out
 from chaski.ml.cuda.host_part import add_host_parts
 from chaski.ml.cuda.lowering import (
     Check,
@@ -46,6 +47,8 @@ _ALIGNMENT = 256
 _SHORT = 4096
 # The copies of this many runs are kept; later copies reuse their memory.
 _COPIES = 2
+# The most classes of sizes that stay recorded. Each recording takes memory of the device and the host.
+_MOST_RECORDED = 32
 
 
 class CUDAPlan:
@@ -69,6 +72,7 @@ class CUDAPlan:
         self._checks: Sequence[Check] = list(lowering.checks)
         self._derived: Sequence[Derived] = [*host_parts, *lowering.derived]
         self._dims: Mapping[str, int] = lowering.dims
+        self._forms = sorted(lowering.forms)
         self._inputs = {name: lowering.staged[node] for name, node in graph.inputs.items()}
         self._reads = [
             (name, staged.rows, np.dtype(staged.dtype), lowering.dim(graph.inputs[name]))
@@ -90,7 +94,7 @@ class CUDAPlan:
         self._uploads = Uploads(staged, list(self._dims), begin)
         self.bytes = self._uploads.end
         self._address = 0
-        self._recorded: dict[tuple[int, ...], object] = {}
+        self._recorded: OrderedDict[tuple[int, ...], object] = OrderedDict()  # the last one ran last
         self._newest_key: tuple[int, ...] = ()
         self._runs = 0
         self._newest: deque[weakref.ref[CUDALaunch]] = deque(maxlen=_COPIES)  # the last one is the newest
@@ -116,7 +120,8 @@ class CUDAPlan:
         if self._address:
             self._gpu.free(self._address)
             self._address = 0
-            self._recorded.clear()
+            while self._recorded:
+                self._forget_oldest()
             self._landings.clear()
 
     def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> CUDALaunch:
@@ -134,9 +139,7 @@ class CUDAPlan:
         self._uploads.send(uploads, given, sources)
         key = tuple([_class_of(given[name], most) for name, most in self._dims.items()])
         try:
-            if key not in self._recorded:
-                self._recorded[key] = self._gpu.record(self._launches(self._sizes_of(key)))
-            self._gpu.run(self._recorded[key])
+            self._gpu.run(self._recording(key))
             launch = CUDALaunch(self, given, self._runs % _COPIES)
             for name in self._copied:
                 self._fetch(name, self._landing(name, launch, 0, None), 0)
@@ -146,6 +149,32 @@ class CUDAPlan:
         self._runs += 1
         self._newest.append(weakref.ref(launch))
         return launch
+
+    def _recording(self, key: tuple[int, ...]) -> object:
+        """Return the recorded work for sizes, which may replace the one that has not run for longest."""
+        if key not in self._recorded:
+            if len(self._recorded) == _MOST_RECORDED:
+                self._forget_oldest()
+            self._recorded[key] = self._gpu.record(self._launches(self._sizes_of(key)))
+        self._recorded.move_to_end(key)
+        return self._recorded[key]
+
+    def _forget_oldest(self) -> None:
+        self._gpu.forget(self._recorded.popitem(last=False)[1])
+
+    def programs(self) -> Iterator[Program]:
+        """Yield the programs of all sizes that runs are recorded for."""
+        for step in self._steps:
+            kernels = (step.choose(sizes) for sizes in self.all_sizes())
+            yield from {kernel.program for kernel in kernels if kernel is not None}
+
+    def all_sizes(self) -> Iterator[Sizes]:
+        """Yield sizes from 1 to the largest, which runs are recorded for, with every form of attention."""
+        most = max(self._dims.values(), default=1)
+        forms = [range(1, self._dims[name] + 1) for name in self._forms]
+        for exponent, *form in product(range(most.bit_length() + 1), *forms):
+            sizes = {name: min(1 << exponent, most) for name, most in self._dims.items()}
+            yield sizes | dict(zip(self._forms, form, strict=True))
 
     def wait(self) -> None:
         """Wait until the launched work is computed."""

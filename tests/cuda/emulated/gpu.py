@@ -50,7 +50,8 @@ _FAILURES = {
 
 
 class EmulatedGPU:
-    """A GPU that tests can inspect. `launched` contains the names of kernels that ran.
+    """A GPU that tests can inspect. `launched` contains the names of kernels that ran, and
+    `num_recorded` is the number of recordings that it keeps.
 
     Work is only done when a caller waits for it or for later work. So data that are copied or changed too
     early are wrong, which tests notice.
@@ -69,6 +70,7 @@ class EmulatedGPU:
         self.number = number
         self.shared_memory = int(os.environ.get("CHASKI_EMULATED_SHARED", "227")) << 10
         self.launched: list[str] = []
+        self.num_recorded = 0
         self.held: dict[int, U8] = {}
         self._queue: deque[Callable[[], None]] = deque()
         self._asked = self._done = self._uploaded = 0
@@ -115,6 +117,9 @@ class EmulatedGPU:
     def mark(self) -> Callable[[], None]:
         return partial(self._do, self._asked)
 
+    def expect(self, programs: Iterable[Program]) -> None:
+        """Do nothing: tests need few of the programs."""
+
     def prepare(self, programs: Iterable[Program]) -> None:
         for program in programs:
             _library(program)
@@ -123,7 +128,11 @@ class EmulatedGPU:
         return name, getattr(_library(program), name)
 
     def record(self, launches: Sequence[KernelLaunch]) -> object:
+        self.num_recorded += 1
         return list(launches)
+
+    def forget(self, recorded: object) -> None:
+        self.num_recorded -= 1
 
     def run(self, recorded: object) -> None:
         assert isinstance(recorded, list)

@@ -122,6 +122,7 @@ CHASKI_KERNEL(router, Router) {
     for (int64_t e = lane(); e < a.experts; e += kLanes) {
         ranks[e] = a.bias == nullptr ? scores[e] : scores[e] + a.bias[e];
     }
+    const float first = sum_lanes({lane() == 0 ? scores[0] : 0.0f});  // for all lanes
     if (a.groups > 1) limit(a, ranks, room + a.experts);
     float* y = a.y + token * 2 * a.count;
     for (int64_t j = 0; j < a.count; ++j) {
@@ -131,7 +132,7 @@ CHASKI_KERNEL(router, Router) {
             if (best.is_behind(own)) best = own;
         }
         best = best_of_lanes(best);
-        if (best.expert >= a.experts) best = {0.0f, scores[0], 0};  // all ranks are NaN
+        if (best.expert >= a.experts) best = {0.0f, first, 0};  // all ranks are NaN
         float weight = best.score;
         if (gating == Gating::kNearest) {
             weight = share_of_nearest(a, scores, ranks, best.rank, best.expert, room);

@@ -33,8 +33,8 @@ __all__ = ["attention", "attention_by_distance", "rope", "rotate_cells", "store"
 
 _CHUNK = 256
 _NO_PAIRS = np.empty((0, 2), np.int32)
-# Queries of a thread block that reads a whole history: without tensor instructions, and with them. The largest
-# number is chosen whose memory fits.
+# Queries of a thread block that reads a whole history, without tensor instructions and with them: the largest
+# number whose memory fits.
 _ROWS, _TENSOR_ROWS = (16, 8, 4), (32, 16, 8)
 # Up to `_FEW` tokens are computed by chunks; up to `_MOST`, if few of them are neighbours.
 _FEW, _MOST = 32, 256
@@ -315,6 +315,7 @@ def _tasks(lowering: Lowering, spans: Tensor, cells: Tensor) -> tuple[Staged, St
     dim, forms, name = _tasks_dim(spans), _forms_dim(spans), spans.attributes["name"]
     room = lowering.dims[dim] = history.maximum // _CHUNK + 2 * most
     lowering.dims[forms] = _APART
+    lowering.forms.add(forms)
     tasks = Staged(room, 2, np.int32)
     starts = Staged(most + 1, 1, np.int32)
 
