@@ -104,8 +104,11 @@ class MoE(Module):
         self.ffn_down_exps = ExpertLinear(config.num_experts, hidden, size)
 
     def __call__(self, x: Tensor, chooser: Tensor | None = None) -> Tensor:
+        return self.routed(x, self.routes(x if chooser is None else chooser))
+
+    def routed(self, x: Tensor, routes: Tensor) -> Tensor:
+        """Return the weighted sum of the experts that `routes` (n, 2, used) chooses for each row of x."""
         config = self._router
-        routes = self.routes(x if chooser is None else chooser)
         groups = group_by_expert(routes, config.num_experts)
         rows = dispatch(x, groups, routes if config.weighs_inputs else None)
         hidden = self._activation(self.ffn_gate_exps(rows, groups), self.ffn_up_exps(rows, groups))
