@@ -17,6 +17,7 @@ from chaski.ml.nn import (
     LayerNorm,
     Linear,
     Module,
+    Norm,
     attention,
     output_rows,
 )
@@ -55,7 +56,12 @@ class Attention(Module):
         if rope is not None:
             q, k = ops.rope(q, rope), ops.rope(k, rope)
         v = v.reshape(c.num_kv_heads, c.value_size)
-        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5, bias=bias))
+        return self.attn_output(attention(q, k, v, cache, scale=self.scale, bias=bias))
+
+    @property
+    def scale(self) -> float:
+        """Return the factor of the scores."""
+        return float(self._config.head_size**-0.5)
 
     def projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values before the rope."""
@@ -91,9 +97,13 @@ class OneNormLayer(DecoderLayer):
     def __init__(
         self, config: DecoderConfig, attn: Callable[..., Tensor], ffn: Callable[[Tensor], Tensor]
     ) -> None:
-        self.attn_norm = LayerNorm(config.hidden_size, config.eps, bias=False)
+        self.attn_norm = self.norm(config)
         self.attn = attn
         self.ffn = ffn
+
+    def norm(self, config: DecoderConfig) -> Norm:
+        """Return a norm of the hidden states."""
+        return LayerNorm(config.hidden_size, config.eps, bias=False)
 
     def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
         normed = self.attn_norm(x)
