@@ -9,6 +9,12 @@ from chaski.convert.family import VISION_TENSORS, Family
 from chaski.convert.metadata import Metadata, rope
 
 
+def module_of(config: Config) -> str:
+    """Return the module that converts a configuration of this name: Mistral Small 4 shares it."""
+    text = config.part("text_config").over(config)
+    return "mistral4" if text.get("model_type", str, "") == "mistral4" else "mistral3"
+
+
 def metadata(config: Config) -> Metadata:
     entries = llama.metadata(config)
     settings = rope(config)

@@ -41,14 +41,19 @@ class Attention(Module):
 
 
 class Model(deepseek.Model):
-    """Mistral's models multiply queries far behind the trained context by factors, as Ministral 3 does."""
+    """Mistral's models multiply queries far behind the trained context by factors, as Ministral 3 does.
+
+    `temperature`: the strength of these factors for files that do not state it.
+    """
+
+    temperature = 0.0
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         super().__init__(file, projector)
         prefix = f"{file.architecture}.attention.temperature"
         yarn = self.config.rope.yarn
         trained = self.config.context_length if yarn is None else yarn.trained
-        self._beta = file.get(f"{prefix}_scale", float, 0.0)
+        self._beta = file.get(f"{prefix}_scale", float, self.temperature)
         self._length = file.get(f"{prefix}_length", int, 0) or trained
 
     def read_config(self, file: GGUFFile) -> DecoderConfig:

@@ -103,10 +103,14 @@ class Model(Decoder):
         super().__init__(config)
         self.blk = self.layers(file)
         self.rope_freqs = RopeFactors(config.rope.dims)
-        self.vision = read_vision(file, projector, config.hidden_size, self.projectors)
+        self.vision = self.encoder(file, projector)
 
     def read_config(self, file: GGUFFile) -> DecoderConfig:
         return DecoderConfig.read(file)
+
+    def encoder(self, file: GGUFFile, projector: GGUFFile | None) -> MultimodalProcessor | None:
+        """Return the image encoder in the projector or in the file."""
+        return read_vision(file, projector, self.config.hidden_size, self.projectors)
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
         return [self.layer(file) for _ in range(self.config.num_layers)]

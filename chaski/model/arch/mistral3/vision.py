@@ -69,7 +69,9 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
 def _activation(file: GGUFFile) -> Activation:
     """Return the activation. Projectors store it; Ollama's files do not and use SiLU."""
-    if file.get("clip.use_gelu", bool, False) or file.get("mistral3.vision.use_gelu", bool, False):
+    if file.get("clip.use_gelu", bool, False) or file.get(
+        f"{file.architecture}.vision.use_gelu", bool, False
+    ):
         return ops.erf_geglu
     if file.architecture == "clip" and not file.get("clip.use_silu", bool, False):
         raise UnsupportedError(f"{file.path}: neither clip.use_silu nor clip.use_gelu is set")
