@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, LayerCache, LayerKind
+from chaski.kvcache import Causal, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import MLP, Module, RMSNorm, attention, output_rows
-from chaski.model.arch import llama
+from chaski.ml.nn import MLP, Module, RMSNorm, output_rows
+from chaski.model.arch.smollm3 import UnrotatedAttention
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
@@ -30,26 +30,15 @@ ARCHITECTURE = Architecture(
 )
 
 
-class Attention(llama.Attention):
-    """Attention without positions."""
-
-    def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:  # type: ignore[override]
-        c = self._config
-        q = self.attn_q(x).reshape(c.num_heads, c.head_size)
-        k = self.attn_k(x).reshape(c.num_kv_heads, c.head_size)
-        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
-
-
 class Layer(Module):
-    """`block` takes the norm, and a cache if it is of a kind that has one."""
+    """`block` takes the norm and `context`: a cache if it has one, preceded by no positions if it attends."""
 
     def __init__(self, config: DecoderConfig, block: Any) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
         self.block = block
 
-    def __call__(self, x: Tensor, *cache: Any, outputs: Tensor | None) -> Tensor:
-        h, x = output_rows(outputs, self.block(self.attn_norm(x), *cache), x)
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.block(self.attn_norm(x), *context), x)
         return x + h
 
 
@@ -63,7 +52,7 @@ class Model(Decoder):
         for kv_heads, size in zip(config.kv_heads, config.ffn_sizes, strict=True):
             kind: LayerKind | None = None
             if kv_heads:
-                block: Module = Attention(config)
+                block: Module = UnrotatedAttention(config)
                 kind = Causal(config.kv_shape(NO_ROPE))
             elif size:
                 block = self.ffn(file, size)
@@ -85,6 +74,7 @@ class Model(Decoder):
         x = self.token_embd(inputs.tokens)
         rest = iter(caches)
         for layer, kind in zip(self.blk, self._kinds, strict=True):
-            context = () if kind is None else (next(rest),)
+            cache = () if kind is None else (next(rest),)
+            context = (None, *cache) if isinstance(kind, Causal) else cache
             x = layer(x, *context, outputs=inputs.enter(layer, self.blk, x))
         return self.head(inputs.leave(x))
