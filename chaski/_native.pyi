@@ -544,6 +544,21 @@ class Plan:
         states: KVStorage,
         y: int,
     ) -> None: ...
+    def generalized_delta(
+        self,
+        dim: int,
+        segments_dim: int,
+        r: int,
+        w: int,
+        k: int,
+        v: int,
+        a: int | None,
+        b: int | None,
+        segments: int,
+        states: KVStorage,
+        value_size: int,
+        y: int,
+    ) -> None: ...
     def embedding(self, dim: int, table: WeightMatrix, ids: int, y: int) -> None: ...
     def rows(self, dim: int, source_dim: int, width: int, x: int, indices: int, y: int) -> None: ...
     def scatter(self, dim: int, target_dim: int, width: int, x: int, places: int, y: int) -> None: ...

@@ -15,6 +15,7 @@ from chaski.kvcache.kinds import (
     Recurrent,
     StateShape,
     gated_delta,
+    matrix_states,
     previous_row,
 )
 from chaski.kvcache.masks import MaskInputs
@@ -49,5 +50,6 @@ __all__ = [
     "build_cache",
     "cache_memory",
     "gated_delta",
+    "matrix_states",
     "previous_row",
 ]

@@ -179,6 +179,11 @@ def gated_delta(
     )
 
 
+def matrix_states(heads: int, key_size: int, value_size: int) -> StateShape:
+    """Return the shape of the states of `ops.generalized_delta`: a matrix for each head."""
+    return StateShape(heads, key_size * padded_columns(value_size))
+
+
 def previous_row(size: int, checkpoints: Checkpoints = _FEW) -> Recurrent:
     """Return the kind of a layer that reads, for each token, a row of `size` numbers of the token before.
 

@@ -37,7 +37,14 @@ from chaski.ml.elementwise import (
 )
 from chaski.ml.graph import Dim, Shape, Tensor, Weight, require
 from chaski.ml.products import first_outputs, linear
-from chaski.ml.recurrent_ops import chunked_conv, gated_delta, previous_row, selective_scan, ssd
+from chaski.ml.recurrent_ops import (
+    chunked_conv,
+    gated_delta,
+    generalized_delta,
+    previous_row,
+    selective_scan,
+    ssd,
+)
 
 __all__ = [
     "DistanceBias",
@@ -58,6 +65,7 @@ __all__ = [
     "geglu",
     "gelu",
     "gelu_tanh",
+    "generalized_delta",
     "l2_norm",
     "layer_norm",
     "linear",

@@ -2,7 +2,8 @@
 
 Between two such boundaries the rows of the open chunk are stored in a ring with room for two chunks. A row is
 at its position modulo the ring's length. A full chunk stays open until the next token arrives.
-`native/include/gated_delta.h` defines the order of operations, and `selective_scan.h` that of Mamba.
+`native/include/gated_delta.h` defines the order of operations. Those of recurrences whose states pass from
+token to token are in `selective_scan.h` (Mamba) and `generalized_delta.h` (RWKV, Kimi Linear).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = [
     "RING",
     "chunked_conv",
     "gated_delta",
+    "generalized_delta",
     "padded_columns",
     "previous_row",
     "selective_scan",
@@ -146,6 +148,34 @@ def selective_scan(
     require(segments.shape[1:] == (5,), "selective_scan", segments.shape)
     a = np.ascontiguousarray(a, np.float32)
     return x.graph.record("selective_scan", (x, dt, b, c, segments, states), x.shape, a=a)
+
+
+def generalized_delta(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    states: KVBuffer,
+    segments: Tensor,
+    correction: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Apply the generalized delta rule (Peng et al. 2025) to each sequence -> (n, heads, value size).
+
+    The rows of the state S (key size, value size) of each head decay, each at its own rate. Then S takes a
+    value v for k, and with `correction` = (a, b) also adds, for b, what it returned for a before the decay:
+    S := diag(w) S + b (aᵀ S) + k vᵀ;  y = Sᵀ r.
+
+    r, w, k, a and b (n, heads, key size), v (n, heads, value size). A row of `states` (heads, key size ·
+    padded value size) is the state after some tokens. `segments`: see `short_conv`.
+    """
+    vectors = (r, w, k, *(correction or ()))
+    (heads, key_size), (_, value_size) = _sizes(k), _sizes(v)
+    require(all(each.shape == k.shape for each in vectors), "generalized_delta", *(x.shape for x in vectors))
+    require(v.shape[:2] == k.shape[:2], "generalized_delta", k.shape, v.shape)
+    shape = (heads, key_size * padded_columns(value_size))
+    require((states.heads, states.size) == shape, "generalized_delta", k.shape, v.shape, states)
+    require(segments.shape[1:] == (5,), "generalized_delta", segments.shape)
+    return r.graph.record("generalized_delta", (r, w, k, v, segments, states, *(correction or ())), v.shape)
 
 
 def _check(

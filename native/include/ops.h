@@ -112,10 +112,11 @@ struct Elementwise {
 };
 
 struct ChunkSegment;
-struct GatedDelta;     // gated_delta.h
-struct SelectiveScan;  // selective_scan.h
-struct Segment;
-struct Lora;  // lora.h
+struct GatedDelta;        // gated_delta.h
+struct SelectiveScan;     // selective_scan.h
+struct GeneralizedDelta;  // generalized_delta.h
+struct Segment;           // segment.h
+struct Lora;              // lora.h
 struct LoraRow;
 
 struct Ops {
@@ -178,6 +179,10 @@ struct Ops {
     // The selective scan of the channels [begin, end) along a segment, of which `begin` is a multiple of 16.
     void (*selective_scan)(const SelectiveScan& job, const Segment& segment, std::int64_t begin,
                            std::int64_t end);
+    // The generalized delta rule of the columns [begin, end) of a head along a segment. Both are multiples of
+    // 16.
+    void (*generalized_delta)(const GeneralizedDelta& job, const Segment& segment, std::int64_t head,
+                              std::int64_t begin, std::int64_t end);
     // The rule of lora.h for n rows of one adapter: t = A x · scale, and y += B t in the matrix rows of the
     // panels [panel_begin, panel_end). `next` is the A, or the part of B, that is read afterwards.
     void (*lora_down)(const Lora& pair, const LoraRow* rows, std::int64_t n, const std::byte* next);

@@ -33,4 +33,7 @@ void gated_delta(const GatedDelta& job, const ChunkSegment& segment, std::int64_
 
 void selective_scan(const SelectiveScan& job, const Segment& segment, std::int64_t begin, std::int64_t end);
 
+void generalized_delta(const GeneralizedDelta& job, const Segment& segment, std::int64_t head,
+                       std::int64_t begin, std::int64_t end);
+
 }  // namespace chaski::CHASKI_ISA

@@ -150,6 +150,7 @@ const Ops kOps = {
     .gated_delta_scratch = gated_delta_scratch,
     .gated_delta = gated_delta,
     .selective_scan = selective_scan,
+    .generalized_delta = generalized_delta,
     .lora_down = lora_down,
     .lora_up = lora_up,
 };

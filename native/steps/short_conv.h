@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "../include/selective_scan.h"
+#include "../include/segment.h"
 #include "ops.h"
 #include "plan.h"
 

@@ -30,7 +30,13 @@ from chaski.ml.reference.cached_ops import (
     stored,
 )
 from chaski.ml.reference.moe_ops import combine, dispatch, group_by_expert, router, scale_experts
-from chaski.ml.reference.recurrent_ops import chunked_conv, gated_delta, selective_scan, ssd
+from chaski.ml.reference.recurrent_ops import (
+    chunked_conv,
+    gated_delta,
+    generalized_delta,
+    selective_scan,
+    ssd,
+)
 
 __all__ = ["DEFINITIONS"]
 
@@ -168,6 +174,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         chunked_conv,
         gated_delta,
         selective_scan,
+        generalized_delta,
         ssd,
         router,
         scale_experts,

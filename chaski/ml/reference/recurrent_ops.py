@@ -9,7 +9,7 @@ from msgspec import Struct
 from chaski.ml.recurrent_ops import CHUNK, RING, padded_columns
 from chaski.ml.reference.cached_ops import Storage
 
-__all__ = ["chunked_conv", "gated_delta", "selective_scan", "ssd"]
+__all__ = ["chunked_conv", "gated_delta", "generalized_delta", "selective_scan", "ssd"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -78,6 +78,28 @@ def selective_scan(x: F32, dt: F32, b: F32, c: F32, segments: I32, states: Stora
             state = decay * state + (dt[token] * x[token]) * b[token][:, None]
             y[token] = _sum(c[token], state)
         states.rows[target] = state
+    return y
+
+
+def generalized_delta(
+    r: F32, w: F32, k: F32, v: F32, segments: I32, states: Storage, *correction: F32
+) -> F32:
+    y = np.empty_like(v)
+    (heads, key_size), value_size = k.shape[1:], v.shape[2]
+    shape = (heads, key_size, padded_columns(value_size))
+    state = np.zeros((heads, key_size, value_size), np.float32)
+    for begin, end, first, source, target in segments.tolist():
+        if begin == first:
+            state = states.rows[source].reshape(shape)[:, :, :value_size].copy()
+        for token, head in np.ndindex(end - begin, heads):
+            at, s = (begin + token, head), state[head]
+            taken = k[at][:, None] * v[at]
+            if correction:
+                a, b = correction
+                taken += b[at][:, None] * _sum(a[at], s)
+            s[:] = w[at][:, None] * s + taken
+            y[at] = _sum(r[at], s)
+        states.rows[target].reshape(shape)[:, :, :value_size] = state
     return y
 
 

@@ -1,8 +1,11 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
+
+#include <optional>
 
 #include "../../steps/chunked_conv.h"
 #include "../../steps/delta_rule.h"
-#include "../../steps/selective_scan.h"
+#include "../../steps/scans.h"
 #include "../../steps/short_conv.h"
 #include "steps.h"
 
@@ -107,6 +110,28 @@ void add_selective_scan(PlanBuilder& plan, int dim, int segments_dim, std::size_
                                                  plan.rows<Segment>(segments, segments_dim, 1)));
 }
 
+// `states` has a head for each of the rule, of key size x columns. `a` and `b` are both None or neither.
+void add_generalized_delta(PlanBuilder& plan, int dim, int segments_dim, std::size_t r, std::size_t w,
+                           std::size_t k, std::size_t v, std::optional<std::size_t> a,
+                           std::optional<std::size_t> b, std::size_t segments, const OwnedStorage& states,
+                           std::int64_t value_size, std::size_t y) {
+    GeneralizedDelta job{};
+    job.states = float_rows(plan, states, "generalized_delta");
+    job.value_size = value_size;
+    require(value_size > 0 && job.states.size % job.columns() == 0 && a.has_value() == b.has_value(),
+            "generalized_delta: values do not fit the states");
+    const std::int64_t keys = job.heads() * job.key_size();
+    job.r = plan.floats(r, dim, keys);
+    job.w = plan.floats(w, dim, keys);
+    job.k = plan.floats(k, dim, keys);
+    job.a = plan.optional_floats(a, dim, keys);
+    job.b = plan.optional_floats(b, dim, keys);
+    job.v = plan.floats(v, dim, job.heads() * value_size);
+    job.y = plan.floats(y, dim, job.heads() * value_size);
+    plan.add(std::make_unique<GeneralizedDeltaStep>(plan.ops(), dim, segments_dim, job,
+                                                    plan.rows<Segment>(segments, segments_dim, 1)));
+}
+
 }  // namespace
 
 void bind_recurrent(nb::class_<PlanBuilder>& plan) {
@@ -120,7 +145,9 @@ void bind_recurrent(nb::class_<PlanBuilder>& plan) {
              "beta"_a, "segments"_a, "states"_a, "keys"_a, "values"_a, "log_decays"_a, "value_size"_a,
              "tiled"_a, "skip"_a, "y"_a)
         .def("selective_scan", &add_selective_scan, "dim"_a, "segments_dim"_a, "x"_a, "dt"_a, "b"_a, "c"_a,
-             "a"_a, "segments"_a, "states"_a, "y"_a);
+             "a"_a, "segments"_a, "states"_a, "y"_a)
+        .def("generalized_delta", &add_generalized_delta, "dim"_a, "segments_dim"_a, "r"_a, "w"_a, "k"_a,
+             "v"_a, "a"_a.none(), "b"_a.none(), "segments"_a, "states"_a, "value_size"_a, "y"_a);
 }
 
 }  // namespace chaski

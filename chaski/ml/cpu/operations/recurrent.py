@@ -7,7 +7,7 @@ from typing import Any
 from chaski.ml.cpu.lowering import Lowering
 from chaski.ml.graph import KVBuffer, Tensor
 
-__all__ = ["chunked_conv", "gated_delta", "selective_scan", "short_conv", "ssd"]
+__all__ = ["chunked_conv", "gated_delta", "generalized_delta", "selective_scan", "short_conv", "ssd"]
 
 
 def short_conv(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, states: KVBuffer) -> None:
@@ -51,6 +51,28 @@ def selective_scan(
         dim=lowering.dim(node),
         segments_dim=lowering.dim(segments),
         a=node.attributes["a"].T.ravel().tolist(),
+    )
+
+
+def generalized_delta(
+    lowering: Lowering,
+    node: Tensor,
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    segments: Tensor,
+    states: KVBuffer,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+) -> None:
+    lowering.call(
+        "generalized_delta",
+        {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b, "segments": segments, "states": states},
+        {"y": lowering.new(node), "states": states},
+        dim=lowering.dim(node),
+        segments_dim=lowering.dim(segments),
+        value_size=v.shape[2],
     )
 
 

@@ -19,7 +19,7 @@ _NAMED: tuple[Callable[..., None], ...] = (
     *(moe.router, moe.scale_experts, moe.group_by_expert, moe.dispatch, moe.combine),
     *(products.product, products.adapt, products.add, products.rms_norm, products.layer_norm),
     *(recurrent.short_conv, recurrent.chunked_conv, recurrent.gated_delta),
-    *(recurrent.ssd, recurrent.selective_scan),
+    *(recurrent.ssd, recurrent.selective_scan, recurrent.generalized_delta),
     *(rows.input, rows.reshape, rows.embedding, rows.rows, rows.slice, rows.concat, rows.scatter),
     rows.top_k,
 )
