@@ -12,7 +12,7 @@ from chaski.ml.moe_ops import Gating, Groups
 from chaski.ml.nn import ChoiceBias, MoE, MoEWithSharedExpert, RouterConfig, SharedExpert, SwiGLU
 from chaski.model.config import DecoderConfig
 
-__all__ = ["dense_layers", "experts", "read_router"]
+__all__ = ["dense_block", "dense_layers", "experts", "read_router"]
 
 
 _DECLARED = (Gating.SOFTMAX, Gating.SIGMOID, Gating.CHOSEN_SOFTMAX)
@@ -93,6 +93,13 @@ def dense_layers(file: GGUFFile, config: DecoderConfig) -> dict[int, SwiGLU]:
         if index < leading or (index + 1) % step or _has_no_router(file, f"blk.{index}.")
     ]
     return {index: SwiGLU(config.hidden_size, config.ffn_sizes[index]) for index in layers}
+
+
+def dense_block(file: GGUFFile, config: DecoderConfig, layer: int) -> SwiGLU | None:
+    """Return the feed-forward block of a layer that has no router in the file; None for one with experts."""
+    if not _has_no_router(file, f"blk.{layer}."):
+        return None
+    return SwiGLU(config.hidden_size, config.ffn_sizes[layer])
 
 
 def _has_no_router(file: GGUFFile, layer: str) -> bool:

@@ -10,7 +10,9 @@ no hidden state before it, and no token sees its keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,11 +20,11 @@ from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerKind, RecurrentLayer, previous_row
 from chaski.ml import ops
-from chaski.ml.graph import Tensor
+from chaski.ml.graph import Graph, Operand, Tensor
 from chaski.ml.nn import Embedding, Linear, Module, Norm, RMSNorm
 from chaski.model.config import DecoderConfig
 
-__all__ = ["NextnTensors", "before", "nextn_blocks", "nextn_kinds", "trunk_config"]
+__all__ = ["NextnTensors", "before", "nextn_blocks", "nextn_kinds", "storing_only", "trunk_config"]
 
 
 class NextnTensors(Module):
@@ -31,27 +33,36 @@ class NextnTensors(Module):
     Norm, embeddings and output layer are the model's own if the file contains none for the block.
     """
 
-    def __init__(self, config: DecoderConfig, names: frozenset[str]) -> None:
-        size, eps = config.hidden_size, config.eps
+    def __init__(
+        self,
+        config: DecoderConfig,
+        names: frozenset[str],
+        norm: Callable[[DecoderConfig], Norm] = lambda config: RMSNorm(config.hidden_size, config.eps),
+    ) -> None:
+        """`names`: the tensors that the file has. `norm` makes a norm of states."""
+        size = config.hidden_size
         self._size = size
         self.eh_proj = Linear(2 * size, size)
-        self.enorm = RMSNorm(size, eps)
-        self.hnorm = RMSNorm(size, eps)
+        self.enorm = norm(config)
+        self.hnorm = norm(config)
         if "shared_head_norm" in names:
-            self.shared_head_norm = RMSNorm(size, eps)
+            self.shared_head_norm = norm(config)
         if "embed_tokens" in names:
             self.embed_tokens = Embedding(config.vocab_size, size)
         if "shared_head_head" in names:
             self.shared_head_head = Linear(size, config.vocab_size)
 
     @classmethod
-    def read(cls, file: GGUFFile, block: int, config: DecoderConfig) -> NextnTensors | None:
-        """Return the tensors of block `block`; None if the file has none or is an embedding model."""
+    def read(cls, file: GGUFFile, block: int, config: DecoderConfig, **options: Any) -> NextnTensors | None:
+        """Return the tensors of block `block`; None if the file has none or is an embedding model.
+
+        options: those of the constructor.
+        """
         prefix = f"blk.{block}.nextn."
         names = {name.removeprefix(prefix).removesuffix(".weight") for name in file.tensors}
         if f"{prefix}eh_proj.weight" not in file.tensors or config.pooling is not None:
             return None
-        return cls(config, frozenset(names))
+        return cls(config, frozenset(names), **options)
 
     def __call__(self, embedded: Tensor, hidden: Tensor) -> Tensor:
         return self.eh_proj(ops.concat([(self.enorm(embedded), 0, 1), (self.hnorm(hidden), self._size, 1)]))
@@ -61,10 +72,14 @@ class NextnTensors(Module):
         own: Embedding | None = getattr(self, "embed_tokens", None)
         return usual if own is None else own(tokens)
 
+    def norm_or(self, usual: Norm) -> Norm:
+        """Return the block's own norm of states before logits, or `usual`, the model's."""
+        norm: Norm = getattr(self, "shared_head_norm", usual)
+        return norm
+
     def normalized(self, x: Tensor, usual: Norm) -> Tensor:
         """Return the normalized rows of the block; `usual` is the model's norm."""
-        norm: Norm = getattr(self, "shared_head_norm", usual)
-        return norm(x)
+        return self.norm_or(usual)(x)
 
     @property
     def output(self) -> Linear | None:
@@ -101,3 +116,16 @@ def nextn_kinds(shape: KVShape, hidden_size: int) -> Sequence[LayerKind]:
 def before(hidden: Tensor, cache: RecurrentLayer) -> Tensor:
     """Return the hidden state of the token before each token."""
     return ops.previous_row(hidden, cache.states[0], cache.rows[0], cache.segments)
+
+
+@contextmanager
+def storing_only(graph: Graph) -> Iterator[None]:
+    """Keep, of the operations that are recorded meanwhile, those that store keys and values need."""
+    first = len(graph.nodes)
+    yield
+    needed, kept = set[Operand](), list[Tensor]()
+    for node in reversed(graph.nodes[first:]):
+        if node.op == "store" or node in needed:
+            kept.append(node)
+            needed.update(node.operands)
+    graph.nodes[first:] = reversed(kept)

@@ -153,7 +153,7 @@ def takes_projector(file: GGUFFile) -> bool:
 
 def may_propose(architecture: str) -> bool:
     """Return whether files of a native architecture may contain a block that proposes tokens."""
-    return hasattr(model_class(architecture), "propose")
+    return "nextn_predict_layers" in ARCHITECTURES[architecture].reads
 
 
 def _model_of(file: GGUFFile) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import DecoderLayer, attention
@@ -19,6 +20,10 @@ __all__ = ["Attention", "WindowedModel", "rotated"]
 def rotated(x: Tensor, rope: Tensor | None) -> Tensor:
     """Return queries or keys (n, heads, size), rotated unless their layer has no rope."""
     return x if rope is None else ops.rope(x, rope)
+
+
+def _table(inputs: Inputs, rope: Rope) -> Tensor | None:
+    return inputs.rope_table(rope) if len(rope.frequencies) else None
 
 
 class Attention(llama.Attention):
@@ -48,11 +53,12 @@ class WindowedModel(llama.Model):
         super().__init__(file, projector)
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
-        count = self.config.num_layers
-        has_windows = self.window is not None
-        self.is_near = (False,) * count
-        if has_windows:
-            self.is_near = sliding_layers(file, count, self.period, sees_all=self.sees_all)
+        count = file.get(f"{file.architecture}.block_count", int)
+        is_near = (False,) * count
+        if self.window is not None:
+            is_near = sliding_layers(file, count, self.period, sees_all=self.sees_all)
+        self._has_window = is_near
+        self.is_near = is_near[: self.config.num_layers]
         return [self.layer_of(file, is_near) for is_near in self.is_near]
 
     def layer_of(self, file: GGUFFile, is_near: bool) -> DecoderLayer:
@@ -67,17 +73,20 @@ class WindowedModel(llama.Model):
         """Return the rope of layers that see all tokens."""
         return self.rope()
 
-    def layer_kinds(self) -> Sequence[LayerKind]:
-        c = self.config
-        near = Causal(c.kv_shape(self.near_rope()), AttentionSpan(self.window))
-        far = Causal(c.kv_shape(self.far_rope()))
-        return [near if is_near else far for is_near in self.is_near]
+    def has_window(self, index: int) -> bool:
+        """Return whether a layer, or a block after the layers, has a window."""
+        return self._has_window[index]
+
+    def layer_kind(self, index: int) -> Causal:
+        if self.has_window(index):
+            return Causal(self.config.kv_shape(self.near_rope()), AttentionSpan(self.window))
+        return Causal(self.config.kv_shape(self.far_rope()))
+
+    def positions_of(self, inputs: Inputs, index: int) -> Any:
+        return _table(inputs, self.near_rope() if self.has_window(index) else self.far_rope())
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        near, far = (
-            inputs.rope_table(rope) if len(rope.frequencies) else None
-            for rope in (self.near_rope(), self.far_rope())
-        )
+        near, far = _table(inputs, self.near_rope()), _table(inputs, self.far_rope())
         x = self.embed(inputs)
         for layer, is_near, cache in zip(self.blk, self.is_near, caches, strict=True):
             x = layer(x, near if is_near else far, cache, outputs=inputs.enter(layer, self.blk, x))

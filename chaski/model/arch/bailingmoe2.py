@@ -12,7 +12,6 @@ from chaski.model.experts import read_router
 ARCHITECTURE = Architecture(
     "bailingmoe2",
     "Ling 2, Ring 2, Sarvam",
-    notes="Blocks for multi-token prediction are left out.",
     reads=("leading_dense_block_count", "nextn_predict_layers"),
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache
 from chaski.ml.graph import Tensor
 from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import (
@@ -35,7 +35,6 @@ ARCHITECTURE = Architecture(
     "Command A with experts",
     tools=("cohere",),
     thinking=("cohere",),
-    notes="Blocks for multi-token prediction are left out.",
     reads=("attention.sliding_window", "leading_dense_block_count", "logit_scale", "nextn_predict_layers"),
 )
 
@@ -95,17 +94,18 @@ class Model(deepseek.Model, WindowedModel):
         return router
 
     def _has_rope(self, layer: int) -> bool:
-        return self.is_near[layer] or isinstance(self.blk[layer].ffn, SwiGLU)
+        if self.has_window(layer) or layer >= self.config.num_layers:
+            return True
+        return isinstance(self.blk[layer].ffn, SwiGLU)
 
-    def layer_kinds(self) -> Sequence[LayerKind]:
-        c = self.config
-        return [
-            Causal(
-                c.kv_shape(self.rope() if self._has_rope(index) else NO_ROPE),
-                AttentionSpan(self.window if is_near else None),
-            )
-            for index, is_near in enumerate(self.is_near)
-        ]
+    def layer_kind(self, index: int) -> Causal:
+        rope = self.rope() if self._has_rope(index) else NO_ROPE
+        return Causal(
+            self.config.kv_shape(rope), AttentionSpan(self.window if self.has_window(index) else None)
+        )
+
+    def positions_of(self, inputs: Inputs, index: int) -> Tensor | None:
+        return inputs.rope_table(self.rope()) if self._has_rope(index) else None
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         rope = inputs.rope_table(self.rope())

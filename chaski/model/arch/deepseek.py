@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from chaski.formats.gguf import GGUFFile
+from chaski.ml.graph import Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import DecoderLayer, RouterConfig
+from chaski.ml.nn import DecoderLayer, Norm, RouterConfig
 from chaski.model.arch import llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
-from chaski.model.experts import dense_layers, experts, read_router
+from chaski.model.experts import dense_block, dense_layers, experts, read_router
 from chaski.model.nextn import nextn_blocks, trunk_config
 
 ARCHITECTURE = Architecture("deepseek", "DeepSeek MoE 16B", reads=("leading_dense_block_count",))
 
 
 class Model(llama.Model):
-    """A model with experts in most layers. It leaves out the blocks for multi-token prediction after them."""
+    """A model with experts in most layers. Blocks for multi-token prediction after them are `OwnBlocks`."""
+
+    is_chained = True
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         super().__init__(file, projector)
@@ -32,6 +35,16 @@ class Model(llama.Model):
 
     def ffn(self, file: GGUFFile) -> llama.FeedForward:
         return experts(file, self.config, self.router(file))
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:
+        """Return the layer of a block; see `NextnModel`."""
+        layer = self.layer(file)
+        if (dense := dense_block(file, self.config, index)) is not None:
+            layer.ffn = dense
+        return layer
+
+    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
+        return norm(x)
 
     def router(self, file: GGUFFile) -> RouterConfig:
         return read_router(file, Gating.SOFTMAX, normalized=False)

@@ -22,7 +22,6 @@ ARCHITECTURE = Architecture(
     "DeepSeek V2 to V3.1 and R1, Kimi K2, GLM 4.7 Flash, Mistral Large 3, Moonlight, Youtu",
     tools=("deepseek3", "glm-4.7"),
     thinking=("deepseek3", "glm-4.7"),
-    notes="Blocks for multi-token prediction are left out.",
     reads=("attention.temperature_scale", "leading_dense_block_count", "nextn_predict_layers"),
 )
 

@@ -17,7 +17,6 @@ ARCHITECTURE = Architecture(
     "K-EXAONE",
     tools=("hermes",),
     thinking=("hermes",),
-    notes="Blocks for multi-token prediction are left out.",
     reads=("attention.sliding_window", "leading_dense_block_count", "nextn_predict_layers"),
 )
 

@@ -19,7 +19,6 @@ ARCHITECTURE = Architecture(
     "GLM 4.5, 4.6 and 4.7",
     tools=("glm-4.7",),
     thinking=("glm-4.7",),
-    notes="Blocks for multi-token prediction are left out.",
     reads=("leading_dense_block_count", "nextn_predict_layers"),
 )
 

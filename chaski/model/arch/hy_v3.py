@@ -15,7 +15,6 @@ ARCHITECTURE = Architecture(
     "Hunyuan 3",
     tools=("hunyuan",),
     thinking=("hunyuan",),
-    notes="Blocks for multi-token prediction are left out.",
     reads=("nextn_predict_layers",),
 )
 

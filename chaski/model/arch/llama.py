@@ -123,8 +123,11 @@ class Model(Decoder):
         return feed_forward(file, self.config)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        c = self.config
-        return [Causal(c.kv_shape(self.rope()))] * c.num_layers
+        return [self.layer_kind(index) for index in range(self.config.num_layers)]
+
+    def layer_kind(self, index: int) -> Causal:
+        """Return the cache of a layer, or of a block after the layers."""
+        return Causal(self.config.kv_shape(self.rope()))
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
         positions = self.positions(inputs)
@@ -142,6 +145,10 @@ class Model(Decoder):
     def positions(self, inputs: Inputs) -> Any:
         """Return what attention reads about positions: the table of the rope."""
         return inputs.rope_table(self.rope())
+
+    def positions_of(self, inputs: Inputs, index: int) -> Any:
+        """Return what attention of a block after the layers reads about positions."""
+        return self.positions(inputs)
 
     def rope(self) -> Rope:
         return self.config.rope.rope(factors=self.rope_freqs.weight.array)

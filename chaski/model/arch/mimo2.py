@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Causal, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import DecoderLayer, Module, RouterConfig, attention
+from chaski.ml.nn import DecoderLayer, Module, Norm, RouterConfig, attention
 from chaski.model.arch import deepseek, llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
@@ -24,7 +22,6 @@ ARCHITECTURE = Architecture(
     "MiMo V2 Flash, V2.5",
     tools=("hermes",),
     thinking=("hermes",),
-    notes="Blocks for multi-token prediction are left out.",
     reads=(
         "attention.sliding_window",
         "attention.value_scale",
@@ -58,6 +55,8 @@ class Attention(llama.Attention):
 
 
 class Model(deepseek.Model, WindowedModel):
+    is_chained = False
+
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         arch = file.architecture
         self._value_scale = file.get(f"{arch}.attention.value_scale", float, 0.0) or 1.0
@@ -66,17 +65,24 @@ class Model(deepseek.Model, WindowedModel):
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
         layers = super().layers(file)
-        for layer, config in zip(layers, self._configs(), strict=True):
-            layer.attn = Attention(config, self._value_scale)
+        for index, layer in enumerate(layers):
+            layer.attn = Attention(self._config(index), self._value_scale)
         return layers
 
-    def _configs(self) -> list[DecoderConfig]:
-        """Return the configuration of each layer, whose number of key/value heads may differ."""
-        c = self.config
-        return [replace(c, kv_heads=(heads,) * c.num_layers) for heads in c.kv_heads[: c.num_layers]]
+    def _config(self, index: int) -> DecoderConfig:
+        """Return the configuration of a layer, whose number of key/value heads may differ from others."""
+        return replace(self.config, kv_heads=(self.config.kv_heads[index],))
 
     def layer(self, file: GGUFFile) -> DecoderLayer:
-        return llama.Layer(self._configs()[0], Attention(self._configs()[0], 1.0), self.ffn(file))
+        return llama.Layer(self._config(0), Attention(self._config(0), 1.0), self.ffn(file))
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:
+        layer = super().nextn_layer(file, index)
+        layer.attn = Attention(self._config(index), self._value_scale)
+        return layer
+
+    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
+        return x
 
     def router(self, file: GGUFFile) -> RouterConfig:
         return read_router(file, Gating.SIGMOID, normalized=True)
@@ -88,11 +94,7 @@ class Model(deepseek.Model, WindowedModel):
     def far_rope(self) -> Rope:
         return self.config.rope.rope(neox=True)
 
-    def layer_kinds(self) -> Sequence[LayerKind]:
-        near, far = self.near_rope(), self.far_rope()
-        return [
-            Causal(config.kv_shape(near), AttentionSpan(self.window))
-            if is_near
-            else Causal(config.kv_shape(far))
-            for config, is_near in zip(self._configs(), self.is_near, strict=True)
-        ]
+    def layer_kind(self, index: int) -> Causal:
+        if self.has_window(index):
+            return Causal(self._config(index).kv_shape(self.near_rope()), AttentionSpan(self.window))
+        return Causal(self._config(index).kv_shape(self.far_rope()))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, LayerKind
+from chaski.kvcache import AttentionSpan, Causal
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import DecoderLayer, RouterConfig, SwiGLU
+from chaski.ml.nn import DecoderLayer, Norm, RouterConfig, SwiGLU
 from chaski.model.arch import deepseek, laguna, llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, of_layers
@@ -24,7 +24,6 @@ from chaski.model.windowed import WindowedModel
 ARCHITECTURE = Architecture(
     "step35",
     "Step 3.5 and 3.7 Flash",
-    notes="Blocks for multi-token prediction are left out.",
     reads=(
         "attention.sliding_window",
         "leading_dense_block_count",
@@ -61,16 +60,29 @@ class Model(deepseek.Model, WindowedModel):
         config = trunk_config(file, DecoderConfig.read(file, num_heads=heads[0]))
         self._configs = tuple(
             replace(config, num_heads=heads[index], kv_heads=(config.kv_heads[index],) * config.num_layers)
-            for index in range(config.num_layers)
+            for index in range(file.get(f"{arch}.block_count", int))
         )
         return config
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
         layers = super().layers(file)
-        for index, (layer, config) in enumerate(zip(layers, self._configs, strict=True)):
-            layer.attn = Attention(config, config.num_heads)
-            layer.ffn = self._feed_forward(file, index, isinstance(layer.ffn, SwiGLU))
+        for index, layer in enumerate(layers):
+            self._adapt(file, index, layer)
         return layers
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:
+        layer = super().nextn_layer(file, index)
+        self._adapt(file, index, layer)
+        return layer
+
+    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
+        return x
+
+    def _adapt(self, file: GGUFFile, index: int, layer: DecoderLayer) -> None:
+        """Give a layer its own number of heads and its own limits."""
+        config = self._configs[index]
+        layer.attn = Attention(config, config.num_heads)
+        layer.ffn = self._feed_forward(file, index, isinstance(layer.ffn, SwiGLU))
 
     def _feed_forward(self, file: GGUFFile, layer: int, is_dense: bool) -> llama.FeedForward:
         own, shared = (_activation(file, f"swiglu_clamp_{part}", layer) for part in ("exp", "shexp"))
@@ -97,14 +109,10 @@ class Model(deepseek.Model, WindowedModel):
             neox=True, factors=None if factors is None else factors[: dims // 2]
         )
 
-    def layer_kinds(self) -> Sequence[LayerKind]:
-        near, far = self.near_rope(), self.far_rope()
-        return [
-            Causal(config.kv_shape(near), AttentionSpan(self.window))
-            if is_near
-            else Causal(config.kv_shape(far))
-            for config, is_near in zip(self._configs, self.is_near, strict=True)
-        ]
+    def layer_kind(self, index: int) -> Causal:
+        if self.has_window(index):
+            return Causal(self._configs[index].kv_shape(self.near_rope()), AttentionSpan(self.window))
+        return Causal(self._configs[index].kv_shape(self.far_rope()))
 
 
 def _activation(file: GGUFFile, name: str, layer: int) -> Activation:

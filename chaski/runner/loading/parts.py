@@ -19,6 +19,7 @@ from chaski.model.attached import AttachedDraft, Target
 from chaski.model.drafts import attach_draft, is_attached
 from chaski.model.file_dialects import open_model
 from chaski.model.metadata import blamed_on
+from chaski.model.own_blocks import own_blocks
 from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, build_model, max_context_of
 from chaski.runner.adapters.adapter_set import AdapterSet
@@ -126,10 +127,14 @@ class ModelParts(Struct, frozen=True):
 def _drafts(
     model: OpenedModel, network: Model, asked: str | os.PathLike[str] | None
 ) -> tuple[GGUFFile | None, AttachedDraft | None]:
-    """Return the file of a draft model, or the draft that is attached to the network; at most one of them."""
+    """Return the file of a draft model, or the draft that is attached to the network; at most one of them.
+
+    Without either, the blocks of the model's own file are the draft.
+    """
     draft = model.found.draft if asked is None else asked
     if draft is None:
-        return None, None
+        with blamed_on(model.file):
+            return None, own_blocks(network, model.file)
     file = open_model(find_model(draft).path)
     if (proposing := proposing_of(network)) is not None:
         proposing.leave_out_proposing()  # the draft proposes in its place

@@ -18,6 +18,7 @@ from tests.assistants import write_assistant, write_quiet_gemma
 from tests.backends import BACKENDS
 from tests.drafts import write_pair
 from tests.eagle3 import write_eagle3, write_quieter
+from tests.nextn import NEXTN, write_with_blocks
 from tests.own_heads import DATA, write_with_heads
 from tests.rewriting import all_tensors
 
@@ -25,6 +26,7 @@ NAMES = ("qwen35", "qwen35moe", "qwen3next")
 DRAFTED = ("qwen3", "gemma3", "gpt-oss", "qwen35 drafted")
 BLOCKS = ("qwen3 blocks", "qwen35 blocks")
 ASSISTED = ("gemma4", "gemma4-small")
+OWN = tuple(variant.replace("/", " ") for variant in NEXTN)
 PROMPT = np.random.default_rng(2).integers(5, 60, 70).tolist()
 CONTEXT = 128
 LONG = {"temperature": 0, "num_predict": 3 * CONTEXT}
@@ -37,6 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_with_heads(name, folder / f"{name}.gguf")
     write_with_heads("qwen35", folder / "own-output.gguf", has_own_output=True)
     write_with_heads("qwen35", folder / "rare.gguf", vocab_size=700, said_by_layers=0.1)
+    for variant in NEXTN:
+        write_with_blocks(variant, folder / f"{variant.replace('/', ' ')}.gguf")
     for name in BLOCKS:
         write_pair(name.removesuffix(" blocks"), folder / f"{name}.gguf", folder / f"{name}-draft.gguf")
     for name in DRAFTED:
@@ -48,7 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[*NAMES, "own-output", *DRAFTED, *ASSISTED, *BLOCKS])
+@pytest.fixture(
+    scope="module", params=[*NAMES, "own-output", *DRAFTED, *ASSISTED, *BLOCKS, "mimo2 usual", "step35 usual"]
+)
 def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[chaski.LLM]:
     path = folder / f"{request.param}.gguf"
     draft = folder / f"{request.param}-draft.gguf" if request.param in DRAFTED + ASSISTED + BLOCKS else None
@@ -68,10 +74,10 @@ OPTIONS: list[dict[str, Any]] = [
     {**LONG, "shift": False},
 ]
 # One model of each kind of draft has all options; others have two, one of which shifts.
-OF_EACH_KIND = ("qwen35", "qwen3", "gemma4", "qwen3 blocks")
+OF_EACH_KIND = ("qwen35", "qwen3", "gemma4", "qwen3 blocks", "step35 usual")
 CASES = [
     (name, options)
-    for name in (*NAMES, "own-output", *DRAFTED, *ASSISTED, *BLOCKS)
+    for name in (*NAMES, "own-output", *DRAFTED, *ASSISTED, *BLOCKS, *OWN)
     for options in (OPTIONS if name in OF_EACH_KIND else OPTIONS[:2])
 ]
 
@@ -89,12 +95,14 @@ def test_the_answer_is_the_same(model: chaski.LLM, options: dict[str, Any]) -> N
     assert plain.done.proposed_tokens == 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *OWN])
 def test_the_numbers_are_those_of_the_model_without_them(folder: Path, name: str) -> None:
     whole, without = folder / f"{name}.gguf", folder / f"{name}-without.gguf"
     with open_gguf(whole) as file:
-        head = f"blk.{file.get(f'{file.architecture}.block_count', int) - 1}."
-        tensors = {key: data for key, data in all_tensors(file).items() if not key.startswith(head)}
+        arch = file.architecture
+        end, count = (file.get(f"{arch}.{key}", int) for key in ("block_count", "nextn_predict_layers"))
+        heads = tuple(f"blk.{index}." for index in range(end - count, end))
+        tensors = {key: data for key, data in all_tensors(file).items() if not key.startswith(heads)}
         write_gguf(without, file.metadata, tensors)
     with chaski.load(whole, context=CONTEXT) as model, chaski.load(without, context=CONTEXT) as plain:
         np.testing.assert_array_equal(model.logits(PROMPT), plain.logits(PROMPT))
@@ -108,18 +116,20 @@ def proposals(model: chaski.LLM, prompt: list[int], **options: Any) -> tuple[Any
     return answer.token_ids, answer.done.proposed_tokens, answer.done.accepted_tokens
 
 
-def test_the_same_tokens_are_proposed_in_chunks_and_behind_a_cached_prompt(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen35", "glm4moe usual", "mimo2 usual", "step35 usual"])
+def test_the_same_tokens_are_proposed_in_chunks_and_behind_a_cached_prompt(folder: Path, name: str) -> None:
     """They depend on the keys that the block stores, so these are the same, too."""
     longer = [*PROMPT, 7, 9, 11]
-    with chaski.load(folder / "qwen35.gguf", context=CONTEXT, prompt_cache=False) as model:
+    with chaski.load(folder / f"{name}.gguf", context=CONTEXT, prompt_cache=False) as model:
         expected = proposals(model, PROMPT), proposals(model, longer)
     assert expected[0][2] > 5
-    with chaski.load(folder / "qwen35.gguf", context=CONTEXT, num_batch=7, parallel=2) as model:
+    with chaski.load(folder / f"{name}.gguf", context=CONTEXT, num_batch=7, parallel=2) as model:
         assert proposals(model, PROMPT) == expected[0]
         assert proposals(model, PROMPT) == expected[0]
         assert proposals(model, longer) == expected[1]
-        answer = model.generate(longer, num_predict=1)
-        assert answer.cached_tokens > 0
+        model.generate(longer, num_predict=1)
+        assert model.generate(longer, num_predict=1).cached_tokens > 0
+        assert proposals(model, longer) == expected[1]
 
 
 def test_answers_beside_each_other_are_those_alone(model: chaski.LLM) -> None:
@@ -175,10 +185,11 @@ def test_a_failure_while_it_proposes_is_survived(model: chaski.LLM, monkeypatch:
     assert model.generate(PROMPT, temperature=0, num_predict=40).token_ids == expected
 
 
-def test_every_backend_proposes_the_same(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen35", "step35 usual"])
+def test_every_backend_proposes_the_same(folder: Path, name: str) -> None:
     found = []
     for backend in dict.fromkeys(("cpu", *BACKENDS)):
-        with chaski.load(folder / "qwen35.gguf", context=CONTEXT, backend=backend) as model:
+        with chaski.load(folder / f"{name}.gguf", context=CONTEXT, backend=backend) as model:
             found.append(proposals(model, PROMPT))
     assert found[0] == found[1]
 

@@ -1,0 +1,187 @@
+"""The blocks for multi-token prediction of a model's own file, as a draft that is attached to the model.
+
+Block k reads, for each token, the token's embedding and a hidden state. In a chain (DeepSeek-AI 2024, arXiv
+2412.19437) this is the state of block k-1 at the token before. Block 0 stands for the model. In models that
+are not chained it is the model's own state, k tokens before. Every batch stores what the blocks keep of its
+tokens. The last block needs only its keys and values for that; in a chain, blocks before it are computed as
+a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Cache, CacheSize, Causal, LayerKind
+from chaski.kvcache.previous import StoredRows
+from chaski.ml import ops
+from chaski.ml.backend import Backend
+from chaski.ml.graph import Tensor
+from chaski.ml.nn import DecoderLayer, Norm
+from chaski.model.attached import StepDraft, Target
+from chaski.model.chain_program import ChainProgram
+from chaski.model.config import DecoderConfig
+from chaski.model.input import HiddenStates, Inputs
+from chaski.model.nextn import NextnTensors, storing_only
+from chaski.model.proposing import (
+    ProposalInputs,
+    ProposingCost,
+    ProposingProgram,
+    layer_bytes,
+    output_bytes,
+    token_bytes,
+)
+from chaski.model.registry import Model
+
+__all__ = ["NextnModel", "OwnBlocks", "own_blocks"]
+
+
+class NextnModel(Model, Protocol):
+    """A model whose blocks for multi-token prediction are layers like its own.
+
+    is_chained: block k reads the state of block k-1; otherwise all blocks read states of the model.
+    """
+
+    is_chained: bool
+
+    @property
+    def config(self) -> DecoderConfig: ...
+
+    def norm(self, config: DecoderConfig) -> Norm: ...
+    def embed(self, inputs: Inputs) -> Tensor: ...
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:
+        """Return the layer of the block with the tensors `blk.{index}.`."""
+
+    def layer_kind(self, index: int) -> Causal:
+        """Return the cache of that layer."""
+
+    def positions_of(self, inputs: Inputs, index: int) -> Any:
+        """Return what that layer reads about positions."""
+
+    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
+        """Return the state that a block reads from the output x of a layer, whose norm this is."""
+
+
+def own_blocks(model: Any, file: GGUFFile) -> OwnBlocks | None:
+    """Return the blocks of a model's file; None if it has none, or the model has no use for them."""
+    if not hasattr(model, "nextn_layer") or model.config.pooling is not None:
+        return None
+    first, end = model.config.num_layers, file.get(f"{file.architecture}.block_count", int)
+    present = [index for index in range(first, end) if f"blk.{index}.nextn.eh_proj.weight" in file.tensors]
+    if present != list(range(first, first + len(present))) or not present:
+        return None
+    prefixes = tuple(f"blk.{index}." for index in present)
+    tensors = {name: info for name, info in file.tensors.items() if name.startswith(prefixes)}
+    part = GGUFFile(file.path, dict(file.metadata), tensors)
+    return OwnBlocks(part, Target(model, file), present)
+
+
+class OwnBlocks(StepDraft):
+    """The blocks with the numbers `indices`, for a target that is a `NextnModel`.
+
+    One block proposes a token and continues from its own state. Each of several blocks proposes one token.
+    """
+
+    def __init__(self, file: GGUFFile, target: Target, indices: Sequence[int]) -> None:
+        super().__init__(file, target)
+        model = self._model
+        config = model.config
+        self.hidden_size = config.hidden_size
+        self.hidden_layers = (config.num_layers,)
+        self._indices = tuple(indices)
+        self._rows = StoredRows(config.hidden_size)
+        layers, tensors = list[DecoderLayer](), list[NextnTensors]()
+        for index in indices:
+            if (own := NextnTensors.read(file, index, config, norm=model.norm)) is None:
+                break
+            layers.append(model.nextn_layer(file, index))
+            tensors.append(own)
+            # The names of attributes are those of tensors: `blk.3.attn_q`, `blk.3.nextn.enorm`.
+            setattr(self, f"blk.{index}", layers[-1])
+            setattr(self, f"blk.{index}.nextn", tensors[-1])
+        self._blocks = tuple(zip(layers, tensors, strict=True))
+
+    @property
+    def _model(self) -> NextnModel:
+        model: Any = self.target.model
+        found: NextnModel = model
+        return found
+
+    @property
+    def is_chained(self) -> bool:
+        """Return whether a block reads the state of the block before it."""
+        return self._model.is_chained
+
+    def layer_kinds(self) -> Sequence[LayerKind]:
+        kinds = list[LayerKind]()
+        for number, index in enumerate(self._indices, 1):
+            kind = self._model.layer_kind(index)
+            kinds.append(replace(kind, span=replace(kind.span, hidden=number)))
+        return [*kinds, *[self._rows.kind] * len(kinds)]
+
+    @property
+    def proposing_layers(self) -> Sequence[int]:
+        return super().proposing_layers[: len(self._indices)]
+
+    def store(self, inputs: Inputs, hidden: HiddenStates, caches: Sequence[Any]) -> Tensor:
+        """See `AttachedDraft`. The rows to propose from contain what each block reads for the next token."""
+        model, count = self._model, len(self._blocks)
+        state = model.nextn_state(hidden[self.hidden_layers[0]], _output_norm(model))
+        usual = model.embed(inputs)
+        rows = list[Tensor]()
+        for number, (layer, tensors) in enumerate(self._blocks):
+            rows.append(state.rows(inputs.outputs))
+            before = self._rows.previous(state, caches[count + number])
+            context = model.positions_of(inputs, self._indices[number])
+            x = tensors(tensors.embedded(inputs.tokens, usual), before)
+            if self.is_chained and number + 1 < count:
+                x = layer(x, context, caches[number], outputs=None)
+                state = model.nextn_state(x, tensors.norm_or(_output_norm(model)))
+                continue
+            with storing_only(x.graph):
+                layer(x, context, caches[number], outputs=None)
+            state = before
+        if count == 1:
+            return rows[0]
+        return ops.concat([(row, index * self.hidden_size, 1) for index, row in enumerate(rows)])
+
+    def propose(self, inputs: ProposalInputs, caches: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        return self.propose_by(0, inputs, caches[0], None)
+
+    def propose_by(
+        self, number: int, inputs: ProposalInputs, cache: Any, outputs: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Record a proposal of block `number` -> states of all tokens, and logits of those at `outputs`."""
+        model, (layer, tensors) = self._model, self._blocks[number]
+        tokens = Inputs(inputs.tokens, inputs.positions, inputs.tokens)
+        embedded = tensors.embedded(inputs.tokens, model.embed(tokens))
+        context = model.positions_of(tokens, self._indices[number])
+        x = layer(tensors(embedded, inputs.hidden), context, cache, outputs=None)
+        norm = tensors.norm_or(_output_norm(model))
+        state = model.nextn_state(x, norm)
+        last = norm(x if outputs is None else x.rows(outputs))
+        own, most = tensors.output, inputs.most_tokens
+        if own is None:
+            return state, self.target.logits(last, most)
+        return state, own(last) if most is None else ops.first_outputs(last, own.weight, most)
+
+    def program(
+        self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
+    ) -> ProposingProgram | ChainProgram:
+        if len(self._blocks) == 1:
+            return ProposingProgram(self, cache, backend, size.sequences, most_tokens)
+        return ChainProgram(self, cache, backend, size, most_tokens)
+
+    def cost(self, output_share: float = 1.0) -> ProposingCost:
+        file = self.target.file
+        own = layer_bytes(self.file) / len(self._blocks) + output_share * output_bytes(file)
+        return ProposingCost(token=own / token_bytes(file))
+
+
+def _output_norm(model: Any) -> Norm:
+    norm: Norm = model.output_norm
+    return norm

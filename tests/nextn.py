@@ -1,0 +1,70 @@
+"""Tiny files of families with blocks for multi-token prediction: random, except that they are right at times.
+
+The layers of the model add little to the embedding of the last token, and those of the blocks too. The output
+layer has the rows of the embeddings for other tokens. So a block often proposes the model's next token.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chaski.formats.dequantize import dequantize
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType
+from tests.families import converted
+
+__all__ = ["NEXTN", "write_with_blocks"]
+
+NEXTN = {
+    "bailingmoe2/usual": 1,
+    "cohere2moe/usual": 1,
+    "deepseek2/v3": 1,
+    "exaone_moe/usual": 1,
+    "glm4moe/usual": 1,
+    "hy_v3/usual": 1,
+    "mimo2/usual": 3,
+    "step35/usual": 3,
+}
+"""Families whose files may have blocks, with the number of blocks in published ones."""
+
+_OUTPUTS = ("attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight")
+
+
+def write_with_blocks(
+    variant: str, path: Path, blocks: int | None = None, *, said_by_layers: float = 0.12
+) -> Path:
+    """Write the file of a family's configuration with copies of its last layer as blocks; return its path."""
+    random = np.random.default_rng(1)
+
+    def noise(*shape: int) -> np.ndarray:
+        return 0.02 * random.standard_normal(shape).astype(np.float32)
+
+    with open_gguf(converted(variant)) as file:
+        metadata: dict[str, Any] = dict(file.metadata)
+        arrays = {key: dequantize(info.data, info.type, info.shape) for key, info in file.tensors.items()}
+    blocks = NEXTN[variant] if blocks is None else blocks
+    arch = metadata["general.architecture"]
+    layers, size = metadata[f"{arch}.block_count"], metadata[f"{arch}.embedding_length"]
+    arrays = {
+        key: values * said_by_layers if key.endswith(_OUTPUTS) else values for key, values in arrays.items()
+    }
+    if "output.weight" in arrays:
+        arrays["output.weight"] = np.roll(arrays["token_embd.weight"], 7, axis=0)
+    last = f"blk.{layers - 1}."
+    copied = {key.removeprefix(last): values for key, values in arrays.items() if key.startswith(last)}
+    for block in (f"blk.{layers + index}." for index in range(blocks)):
+        arrays |= {f"{block}{key}": values + noise(*values.shape) for key, values in copied.items()}
+        joined = np.eye(size, 2 * size, dtype=np.float32) + noise(size, 2 * size)
+        arrays[f"{block}nextn.eh_proj.weight"] = joined
+        for norm in ("enorm", "hnorm", "shared_head_norm"):
+            arrays[f"{block}nextn.{norm}.weight"] = 1 + noise(size)
+    metadata |= {f"{arch}.block_count": layers + blocks, f"{arch}.nextn_predict_layers": blocks}
+    for key, value in metadata.items():
+        if key.startswith(f"{arch}.") and isinstance(value, np.ndarray) and value.shape == (layers,):
+            metadata[key] = np.append(value, [value[-1]] * blocks)
+    write_gguf(path, metadata, {key: (values, QuantType.F32) for key, values in arrays.items()})
+    return path
