@@ -117,7 +117,7 @@ class Weight(Struct, eq=False):
     with the same bits: outputs of a matrix (whole heads for attention), experts, or rows of a table.
     None means that every device needs all of it.
     `constant` is the value of all elements of a vector that the model needs and files do not contain.
-    `handle` is the backend's own form of the data.
+    `handle` is the backend's own form of the data, and `type` the type of the tensor in the file.
     `scale` is a weight (1,) that multiplies all products with this one. Files may have it next to a matrix.
     """
 
@@ -130,6 +130,7 @@ class Weight(Struct, eq=False):
     constant: float | None = None
     name: str = ""
     handle: object | None = None
+    type: QuantType | None = None
     array: npt.NDArray[np.float32] | None = None
     scale: Weight | None = None
 

@@ -1,4 +1,7 @@
-"""A compiled image encoder: recorded once, reserved for the largest tile, replayed for every tile."""
+"""A compiled image encoder: recorded once, replayed for every tile.
+
+Tiles of more than `EncoderShape.max_at_once` patches are computed in pieces, with the same bits.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from chaski.kvcache import KindMemory, KVShape, LayerCache, MaskInputs
 from chaski.ml import ops
 from chaski.ml.backend import Backend, summed
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Tensor
+from chaski.ml.stages import StagedPlan, narrowed
 from chaski.model.multimodal import EncoderShape, Image, MultimodalProcessor, Tile
 
 __all__ = ["EncoderProgram", "encoder_memory"]
@@ -20,6 +24,7 @@ __all__ = ["EncoderProgram", "encoder_memory"]
 I32 = npt.NDArray[np.int32]
 
 _POOL, _WINDOWS = "pool.", "windows."
+_PIECE = 128  # patches; the plans of all stages together have about the memory of 8,192 patches at once
 
 
 class EncoderProgram:
@@ -31,8 +36,15 @@ class EncoderProgram:
         patches, rows = Dim("patches", self.shape.max_patches), Dim("image_rows", self.shape.max_rows)
         self._history = _Patches.record(graph, (patches, rows), backend, self.shape, dtype)
         graph.output("image_rows", vision.encode_multimodal(graph, patches, rows, self._history))
-        self._plan = backend.compile(graph)
         self._patches = [name for name, tensor in graph.inputs.items() if tensor.shape[0] == patches]
+        most, at_once = self.shape.max_patches, self.shape.max_at_once
+        self._stages = None
+        if most > at_once:
+            self._stages = StagedPlan(graph, backend, {"patches": _PIECE, "image_rows": _PIECE})
+            graph = narrowed(
+                graph, {"patches": at_once, "image_rows": -(-self.shape.max_rows * at_once // most)}
+            )
+        self._plan = backend.compile(graph)
 
     def encode(self, image: Image) -> npt.NDArray[np.float32]:
         """Return a copy of an image's rows (num_rows, row_size). No other computation may run meanwhile."""
@@ -44,7 +56,10 @@ class EncoderProgram:
         count = self._num_patches(tile)
         values = self._history.inputs(count, arrays.pop("spans", None), tile.num_rows)
         values |= self._history.window_inputs(arrays.pop("windows", None)) | arrays
-        return self._plan.launch(values, {"image_rows": tile.num_rows}).rows("image_rows").copy()
+        sizes = {"image_rows": tile.num_rows}
+        if self._stages is not None and count > self.shape.max_at_once:
+            return self._stages.run(values, {"patches": count, **sizes})["image_rows"]
+        return self._plan.launch(values, sizes).rows("image_rows").copy()
 
     def _num_patches(self, tile: Tile) -> int:
         return next(len(array) for name, array in tile.arrays.items() if name in self._patches)

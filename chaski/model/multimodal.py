@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,16 @@ from msgspec import Struct
 from chaski.kvcache import KVShape, LayerCache
 from chaski.ml.graph import Dim, Graph, Tensor
 
-__all__ = ["IMAGE_NUMBER", "EncoderShape", "Image", "Layout", "MultimodalProcessor", "PatchHistory", "Tile"]
+__all__ = [
+    "IMAGE_NUMBER",
+    "EncoderShape",
+    "Image",
+    "Layout",
+    "LimitedByContext",
+    "MultimodalProcessor",
+    "PatchHistory",
+    "Tile",
+]
 
 Layout: TypeAlias = tuple["str | int", ...]
 """The parts of an image in a prompt: text, control tokens spelled out, and numbers of rows."""
@@ -99,6 +108,7 @@ class EncoderShape(Struct, frozen=True):
     row_size               elements of an output row: as many as an embedding of the text model has, or
                            several times as many, see `Inputs.with_deep_images`
     heads                  the heads of its attention
+    max_at_once            the most patches that are computed at once; larger tiles are computed in pieces
     max_tiles              enough of the largest tile to cover the rows of the largest image
     pool                   the attention after the layers in which rows look at patches; None without one
     has_grid               images have a `grid`, and the text model rotates tokens by coordinates
@@ -108,6 +118,7 @@ class EncoderShape(Struct, frozen=True):
     max_rows: int
     row_size: int
     heads: KVShape
+    max_at_once: int = 1 << 30
     max_tiles: int = 1
     pool: KVShape | None = None
     has_grid: bool = False
@@ -145,3 +156,11 @@ class MultimodalProcessor(Protocol):
         Each input has as many rows as its array in `Image.arrays`; those that attend have `patches` rows. All
         layers share `history`, in which every patch sees all of its tile.
         """
+
+
+@runtime_checkable
+class LimitedByContext(Protocol):
+    """An image encoder that scales images down to what a context holds."""
+
+    def limit_to(self, context: int) -> None:
+        """Set the tokens of the context. `shape` depends on them, and is read afterwards."""

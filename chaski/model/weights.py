@@ -136,6 +136,7 @@ def _match(
         info = tensors.pop(name, None)
         weight.name = name
         if info is not None:
+            weight.type = info.type
             pairs.append((weight, _checked(info, weight)))
         elif weight.constant is not None:
             pairs.append((weight, TensorInfo.filled(name, weight.shape, weight.constant, file.path)))

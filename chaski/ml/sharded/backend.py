@@ -14,6 +14,7 @@ from chaski.errors import ClusterError, OutOfMemoryError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.backend import ByDevice, CacheConfig, Device, Memory, ProgressCallback
+from chaski.ml.free_nodes import FreeNodes
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.rounding import Rounding, product_types
 from chaski.ml.sharded import encoding
@@ -22,7 +23,7 @@ from chaski.ml.sharded.files import SameFile
 from chaski.ml.sharded.head import Members
 from chaski.ml.sharded.layers import LayerSplit
 from chaski.ml.sharded.pieces import cut_graph
-from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
+from chaski.ml.sharded.placement import HeldBuffer, Splitting
 from chaski.ml.sharded.plan import ShardedPlan
 from chaski.ml.sharded.rows import RowSplit, without_first_outputs
 from chaski.ml.sharded.shares import row_units, usual_shares

@@ -9,8 +9,9 @@ from itertools import accumulate
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.cached_ops import CONTENTS
+from chaski.ml.free_nodes import FreeNodes
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Tensor, Weight
-from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight, Placed, Units
+from chaski.ml.sharded.placement import Held, HeldBuffer, HeldWeight, Placed, Units
 
 __all__ = ["LayerSplit"]
 

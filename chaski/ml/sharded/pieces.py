@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
 from chaski.ml.cached_ops import CONTENTS
+from chaski.ml.free_nodes import FreeNodes
 from chaski.ml.graph import AdapterTable, Dim, Graph, KVBuffer, Operand, Shape, Tensor, Weight
-from chaski.ml.sharded.placement import Cut, FreeNodes, Held, HeldBuffer, HeldTable, Placed, Units, cuts
+from chaski.ml.sharded.placement import Cut, Held, HeldBuffer, HeldTable, Placed, Units, cuts
 
 __all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "TopOfParts", "cut_graph"]
 

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from chaski.formats.gguf import TensorInfo
-from chaski.ml.graph import Graph, KVBuffer, KVRole, Operand, Tensor, Weight
+from chaski.ml.free_nodes import FreeNodes
+from chaski.ml.graph import Graph, KVBuffer, KVRole, Tensor, Weight
 
 __all__ = [
     "Cut",
-    "FreeNodes",
     "Held",
     "HeldBuffer",
     "HeldTable",
@@ -31,9 +31,6 @@ __all__ = [
 
 Cut = tuple[int, int]
 """The first row, column or head that a member has, and the one after its last."""
-
-# Operations that every member computes for itself if they depend only on the inputs of a graph.
-_CHEAP = ("input", "rope_table", "position_scale", "scale_rows", "reshape")
 
 
 Units = Sequence[int]
@@ -123,22 +120,6 @@ class Splitting(Protocol):
 
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
         """Place every node that is not free. Raises UnsupportedError for what cannot be split this way."""
-
-
-class FreeNodes:
-    """The nodes of a graph that depend only on its inputs and are cheap to compute."""
-
-    def __init__(self) -> None:
-        self._known: dict[Tensor, bool] = {}
-
-    def has(self, node: Operand) -> bool:
-        """Return whether every member computes a node for itself."""
-        if not isinstance(node, Tensor):
-            return False
-        if node not in self._known:
-            cheap = node.op in _CHEAP and all(self.has(operand) for operand in node.operands)
-            self._known[node] = cheap
-        return self._known[node]
 
 
 def joined(parts: Sequence[npt.NDArray[Any]], groups: int) -> npt.NDArray[Any]:

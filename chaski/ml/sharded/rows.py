@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.cached_ops import ATTENTION, CONTENTS
 from chaski.ml.elementwise import ELEMENTWISE
+from chaski.ml.free_nodes import FreeNodes
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Shape, Tensor, Weight
 from chaski.ml.products import PRODUCTS, matrix_weight
-from chaski.ml.sharded.placement import FreeNodes, Held, HeldBuffer, HeldWeight, Owned, Placed, Units, cuts
+from chaski.ml.sharded.placement import Held, HeldBuffer, HeldWeight, Owned, Placed, Units, cuts
 
 __all__ = ["RowSplit", "without_first_outputs"]
 

@@ -15,8 +15,7 @@ ARCHITECTURE = Architecture(
     "qwen2vl",
     "Qwen 2-VL and 2.5-VL",
     tools=("hermes",),
-    notes="Pictures, not videos; Ollama's files say `qwen25vl`. A picture of more than 2,048 squares "
-    "of patches is scaled down.",
+    notes="Pictures, not videos; Ollama's files say `qwen25vl`. A picture takes at most half of the context.",
 )
 
 

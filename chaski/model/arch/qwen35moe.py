@@ -10,7 +10,7 @@ ARCHITECTURE = Architecture(
     "Qwen 3.5 with experts",
     tools=("qwen3.5",),
     thinking=("qwen3.5",),
-    notes="Pictures, not videos. A picture of more than 2,048 squares of patches is scaled down.",
+    notes="Pictures, not videos. A picture takes at most half of the context.",
     reads=("full_attention_interval", "nextn_predict_layers"),
     fixed={"attention.causal": (True,)},
 )

@@ -19,7 +19,7 @@ from chaski.ml.limits import addresses_left
 from chaski.ml.machine import available_memory
 from chaski.model.attached import AttachedDraft
 from chaski.model.encoder import EncoderProgram, encoder_memory
-from chaski.model.multimodal import EncoderShape
+from chaski.model.multimodal import EncoderShape, LimitedByContext
 from chaski.model.program import Program
 from chaski.model.proposing import ProposingProgram, proposing_cost, proposing_of
 from chaski.model.registry import Model, vision_of
@@ -125,6 +125,8 @@ class Reservation:
 
         def caches_of(size: CacheSize) -> list[KindMemory]:
             model.context = size.capacity
+            if isinstance(vision, LimitedByContext):
+                vision.limit_to(size.capacity)
             kinds = [*model.layer_kinds(), *(() if draft is None else draft.layer_kinds())]
             caches = cache_memory(backend, kinds, size, types)
             if vision is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
@@ -28,8 +29,10 @@ from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 __all__ = ["FeedForward", "JoinedFrames", "Merger", "Tower", "TwoFrames", "Vision", "VisionConfig", "merged"]
 
-# Loading a model reserves memory for images of this size; larger images are scaled down.
-_MOST_ROWS = 2048
+# Where the file states no limit, that of the published processors.
+_MOST_ROWS = 16384
+# Loading a model reserves memory for so many rows at once; larger images are computed in pieces.
+_AT_ONCE = 2048
 _COLORS, _FRAMES = 3, 2
 
 Norm = Callable[[int], LayerNorm | RMSNorm]
@@ -86,9 +89,9 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
         return self.square**2
 
     @property
-    def max_rows(self) -> int:
-        """Return the number of rows of the largest image."""
-        return self.limits.largest // (self.patch_size * self.square) ** 2
+    def pixels_a_row(self) -> int:
+        """Return the number of pixels of one row."""
+        return (self.patch_size * self.square) ** 2
 
     def rope(self) -> Rope:
         """Return a rope whose first half of pairs rotates by a patch's row, the other half by its column."""
@@ -197,20 +200,32 @@ class Vision(Module):
 
     def __init__(self, config: VisionConfig, row_size: int, tower: Tower, num_deep: int = 0) -> None:
         """`num_deep`: the number of row parts that are added after layers of the text model."""
-        self._config = config
-        self.shape = EncoderShape(
-            max_patches=config.max_rows * config.patches_a_row,
-            max_rows=config.max_rows,
-            row_size=row_size * (1 + num_deep),
-            heads=config.heads,
-            has_grid=True,
-        )
+        self._config, self._limits = config, config.limits
+        self._row_size = row_size * (1 + num_deep)
         self.v = tower
         self.mm = Merger(config, row_size)
 
+    @property
+    def shape(self) -> EncoderShape:
+        c, rows = self._config, self._limits.largest // self._config.pixels_a_row
+        return EncoderShape(
+            max_patches=rows * c.patches_a_row,
+            max_rows=rows,
+            row_size=self._row_size,
+            heads=c.heads,
+            max_at_once=_AT_ONCE * c.patches_a_row,
+            has_grid=True,
+        )
+
+    def limit_to(self, context: int) -> None:
+        """Scale images down to at most half the context."""
+        pixels = self._config.pixels_a_row
+        most = max(context // 2, 1) * pixels
+        self._limits = replace(self._config.limits, largest=min(self._config.limits.largest, most))
+
     def read_image(self, data: bytes) -> Image:
         c = self._config
-        found = read_patches(data, c.patch_size, c.square, c.limits, c.normal, c.window)
+        found = read_patches(data, c.patch_size, c.square, self._limits, c.normal, c.window)
         num_rows = found.grid[0] * found.grid[1]
         layout = "<|vision_start|>", num_rows, "<|vision_end|>"
         return Image(self.arrays(found), num_rows, layout, grid=found.grid)
