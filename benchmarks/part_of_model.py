@@ -19,6 +19,7 @@ from chaski.kvcache import CacheSize, KVTypes, build_cache
 from chaski.kvcache.batch import Batch
 from chaski.ml import Backend
 from chaski.ml.backend import CacheConfig
+from chaski.ml.free_nodes import FreeNodes
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Tensor, Weight
 from chaski.ml.plan import Input
 from chaski.ml.rounding import Rounding, product_types
@@ -27,7 +28,7 @@ from chaski.ml.sharded.exchange import Exchange, Meanwhile
 from chaski.ml.sharded.layers import LayerSplit
 from chaski.ml.sharded.member_plan import MemberPlan
 from chaski.ml.sharded.pieces import Piece, cut_graph
-from chaski.ml.sharded.placement import FreeNodes, HeldBuffer, Splitting
+from chaski.ml.sharded.placement import HeldBuffer, Splitting
 from chaski.ml.sharded.rounding import RoundedRows
 from chaski.ml.sharded.rows import RowSplit, without_first_outputs
 from chaski.model.file_dialects import open_model

@@ -140,7 +140,9 @@ class _Cut:
         for node in graph.nodes:
             if self.free.has(node):
                 continue
-            level = max((levels[x] for x in node.operands if x in levels), default=0)
+            level = max(
+                (levels[x] for x in node.operands if isinstance(x, Tensor) and x in levels), default=0
+            )
             stores = [x for x in node.operands if isinstance(x, Tensor) and x.op == "store"]
             if node.op in ATTENTION:
                 level = max(level, *(levels[x] + 1 for x in stores))

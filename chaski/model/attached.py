@@ -24,6 +24,7 @@ from chaski.ml.backend import Backend
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module
 from chaski.model.block_program import BlockProgram
+from chaski.model.chain_program import ChainProgram
 from chaski.model.input import HiddenStates, Inputs
 from chaski.model.proposing import (
     TOKEN_BESIDE,
@@ -111,7 +112,7 @@ class AttachedDraft(Module):
     @abstractmethod
     def program(
         self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
-    ) -> ProposingProgram | BlockProgram:
+    ) -> ProposingProgram | ChainProgram | BlockProgram:
         """Compile the plan that proposes the first `most_tokens` tokens, or all, in the target's cache."""
 
     @abstractmethod
@@ -187,7 +188,7 @@ class StepDraft(AttachedDraft):
 
     def program(
         self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
-    ) -> ProposingProgram:
+    ) -> ProposingProgram | ChainProgram:
         return ProposingProgram(self, cache, backend, size.sequences, most_tokens)
 
     def cost(self, output_share: float = 1.0) -> ProposingCost:

@@ -108,20 +108,20 @@ class EncoderShape(Struct, frozen=True):
     row_size               elements of an output row: as many as an embedding of the text model has, or
                            several times as many, see `Inputs.with_deep_images`
     heads                  the heads of its attention
-    max_at_once            the most patches that are computed at once; larger tiles are computed in pieces
     max_tiles              enough of the largest tile to cover the rows of the largest image
     pool                   the attention after the layers in which rows look at patches; None without one
     has_grid               images have a `grid`, and the text model rotates tokens by coordinates
+    max_at_once            the most patches that are computed at once; larger tiles are computed in pieces
     """
 
     max_patches: int
     max_rows: int
     row_size: int
     heads: KVShape
-    max_at_once: int = 1 << 30
     max_tiles: int = 1
     pool: KVShape | None = None
     has_grid: bool = False
+    max_at_once: int = 1 << 30
 
 
 class PatchHistory(LayerCache, Protocol):

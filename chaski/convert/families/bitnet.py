@@ -33,7 +33,8 @@ def rounded(values: NDArray[Any]) -> NDArray[np.float32]:
     if np.all((sizes == 0) | (sizes == largest)):
         return matrix
     inverse = 1 / np.maximum(sizes.mean(dtype=np.float64).astype(np.float32), _SMALLEST)
-    return np.clip(np.round(matrix * inverse), -1, 1) / inverse
+    ternary: NDArray[np.float32] = np.clip(np.round(matrix * inverse), -1, 1) / inverse
+    return ternary
 
 
 def special(config: Config) -> Specials:

@@ -15,7 +15,7 @@ def metadata(config: Config) -> Metadata:
     period, offset = config.count("attn_layer_period"), config.get("attn_layer_offset", int)
     layers = config.count("num_hidden_layers")
     rank = config.values.get("mamba_dt_rank")
-    return {
+    entries: Metadata = {
         "block_count": layers,
         "context_length": config.get("max_position_embeddings", int),
         "embedding_length": hidden,
@@ -27,7 +27,8 @@ def metadata(config: Config) -> Metadata:
         "ssm.inner_size": config.get("mamba_expand", int, 2) * hidden,
         "ssm.state_size": config.get("mamba_d_state", int, 16),
         "ssm.time_step_rank": -(hidden // -16) if rank == "auto" else config.get("mamba_dt_rank", int),
-    } | expert_metadata(config)
+    }
+    return entries | expert_metadata(config)
 
 
 def special(config: Config) -> Specials:

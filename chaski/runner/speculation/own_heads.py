@@ -13,6 +13,7 @@ from collections.abc import Sequence as Items
 from msgspec import Struct
 
 from chaski.model.block_program import BlockProgram
+from chaski.model.chain_program import ChainProgram
 from chaski.model.output_rows import OutputRow
 from chaski.model.proposing import ProposalRequest, ProposingCost, ProposingProgram, num_common_tokens
 from chaski.runner.speculation.ngram import NgramSpeculator
@@ -27,7 +28,7 @@ _LAST, _MOST_RARE = 64, 1 / 16
 class Proposer(Struct, frozen=True):
     """A program, and the cost of proposing with it: see `PayingLength`."""
 
-    program: ProposingProgram | BlockProgram
+    program: ProposingProgram | ChainProgram | BlockProgram
     cost: ProposingCost
 
 
@@ -51,7 +52,7 @@ class OwnHeads:
     @classmethod
     def of(
         cls,
-        program: Callable[[int | None], ProposingProgram | BlockProgram],
+        program: Callable[[int | None], ProposingProgram | ChainProgram | BlockProgram],
         cost: Callable[[float], ProposingCost],
         vocab_size: int | None,
     ) -> OwnHeads:
