@@ -20,6 +20,7 @@ from msgspec.structs import replace
 import chaski
 from benchmarks.speculation import MAX_PROPOSED, Answer, as_json, decode
 from chaski.model.block_program import BlockProgram
+from chaski.model.chain_program import ChainProgram
 from chaski.model.program import Program, Run
 from chaski.model.proposing import ProposalRequest, ProposingProgram
 from chaski.runner.speculation.draft_model import DraftModel
@@ -76,7 +77,7 @@ class ChanceProgram:
 class ChanceHeads:
     """Replaces the program of a model's own heads, or of an attached draft."""
 
-    def __init__(self, program: ProposingProgram | BlockProgram, chance: Chance) -> None:
+    def __init__(self, program: ProposingProgram | ChainProgram | BlockProgram, chance: Chance) -> None:
         self.cache, self.most_tokens = program.cache, program.most_tokens
         self._program = program
         self._chance = chance
