@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tests.safetensors_files import write_safetensors
 
 __all__ = [
+    "DENOISING",
     "FIRST",
     "NAMES",
     "VARIANTS",
@@ -48,8 +49,12 @@ NAMES = sorted(path.stem for path in DATA.glob("*.toml"))
 VARIANTS = [f"{family}/{name}" for family in NAMES for name in settings_of(family)]
 """The configurations of all families, as FAMILY/NAME."""
 
-FIRST = list({variant.partition("/")[0]: variant for variant in reversed(VARIANTS)}.values())[::-1]
-"""The first configuration of each family."""
+DENOISING = [family for family in NAMES if any(each.get("denoises") for each in settings_of(family).values())]
+"""The families whose answers do not grow token by token."""
+
+_FIRST = {variant.partition("/")[0]: variant for variant in reversed(VARIANTS)}
+FIRST = [variant for family, variant in reversed(_FIRST.items()) if family not in DENOISING]
+"""The first configuration of each family whose answers grow token by token."""
 
 
 @cache
@@ -78,7 +83,8 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> F32:
     """Return the weights of a tensor; norms are near 1, and no number needs more than bfloat16."""
     rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
     values = rng.standard_normal(shape, np.float32)
-    if "norm" in name and name.endswith("weight") and len(shape) == 1:
+    is_norm = "norm" in name or name == "model.transformer.ln_f.weight"
+    if is_norm and name.endswith("weight") and len(shape) == 1:
         values = 1 + 0.2 * values
     elif name.endswith(".eps"):
         values *= np.float32(1e-6)  # a bound near zero

@@ -61,12 +61,14 @@ class DecoderConfig(Struct, frozen=True):
         pooling: Pooling | None = None,
         vocab_size: int | None = None,
         num_heads: int | None = None,
+        denoises: bool = False,
     ) -> DecoderConfig:
         """Read the configuration of a file. Defaults apply to keys that the file does not contain.
 
         eps: the key of the norms' epsilon
         vocab_size: the target's, for a draft without embeddings
         num_heads: the heads of a layer, for a model whose layers have different numbers of them
+        denoises: a model whose tokens all see each other makes text
 
         Raises ModelError for a key that is missing or has another type, UnsupportedError for a value.
         """
@@ -77,7 +79,7 @@ class DecoderConfig(Struct, frozen=True):
         head_size = file.get(f"{arch}.attention.key_length", int, 0) or hidden_size // num_heads
         pooling = read_pooling(file) or pooling
         is_causal = file.get(f"{arch}.attention.causal", bool, is_causal)
-        if not is_causal and pooling is None and vocab_size is None:
+        if not is_causal and pooling is None and vocab_size is None and not denoises:
             raise ModelError(
                 f"{file.path}: {arch}.pooling_type is 0 (none) or missing, though all tokens see each "
                 "other, so the file does not define how it makes embeddings; convert the checkpoint again"
