@@ -415,6 +415,13 @@ OPTIONS: dict[str, Option] = {
         'True ends a beam search with `num_beams` answers; False when a better one is unlikely; "never" '
         'when no better one is possible',
         places=("options",)),
+    # Denoising.
+    "denoising_steps": Option(_I,
+        "steps in which a diffusion model denoises the answer; fewer are faster and worse",
+        least=1, none="one for each token of the answer", topic="speed"),
+    "denoising_block": Option(_I,
+        "tokens of the answer that a diffusion model denoises together",
+        least=1, topic="speed"),
     # Speed, and loading.
     "num_thread": Option(_I,
         "number of threads; 0 leaves the choice to chaski",

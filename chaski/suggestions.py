@@ -58,6 +58,8 @@ _ROWS = (
     ("num_predict", _TRANSFORMERS, "max_new_tokens max_length"),
     ("num_predict", _ANTHROPIC, "max_tokens_to_sample"),
     ("min_tokens", _TRANSFORMERS, "min_new_tokens min_length"),
+    ("denoising_steps", _LLAMA, "diffusion_steps"),
+    ("denoising_block", _LLAMA, "diffusion_block_length"),
     (_CONTEXT, _LLAMA, "-c ctx ctx_size n_ctx"),
     (_CONTEXT, _VLLM, "max_model_len max_seq_len"),
     (_CONTEXT, _STUDIO, "context_length context_size"),

@@ -45,6 +45,8 @@ class GenerateOptions(SamplingKeywords, BeamKeywords, total=False):
     stop_token_ids: Sequence[int]
     include_stop_str_in_output: bool
     draft_num_predict: int
+    denoising_steps: int | None
+    denoising_block: int
     format: AnswerFormat | type[Any] | None
     regex: str | None
     choice: Sequence[str] | None
@@ -74,6 +76,8 @@ class AnswerOptions(BeamOptions, frozen=True, kw_only=True):
     truncate: bool = False
     shift: bool = True
     draft_num_predict: int = 7  # 11 gain more only where nearly all come true (docs/experiments.md)
+    denoising_steps: int | None = None
+    denoising_block: int = 32
     format: AnswerFormat | None = None
     regex: str | None = None
     choice: tuple[str, ...] | None = None

@@ -17,6 +17,7 @@ from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.ranking import RANKING_TEMPLATE
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
+from chaski.model.denoising import read_denoising
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
@@ -24,6 +25,8 @@ from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.beams import BeamSearch
 from chaski.runner.engine.sequence import Sequence
+from chaski.runner.generation.denoised import DenoisedAnswer
+from chaski.runner.generation.denoising_options import require_denoisable, schedule
 from chaski.runner.generation.generation import Generation
 from chaski.runner.generation.output_sequences import (
     EmbeddingSequence,
@@ -89,6 +92,8 @@ class SequenceBuilder(PromptBuilder):
         self._adapters = model.adapters
         self._compilers: dict[frozenset[int], GrammarCompiler] = {}
         self._is_bidirectional = model.vision is not None and model.vision.is_bidirectional
+        denoises = model.config.pooling is None and not model.config.is_causal
+        self._denoising = read_denoising(model.file) if denoises else None
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -112,7 +117,8 @@ class SequenceBuilder(PromptBuilder):
         whole = self._laid_out(prompt, self.read_images(images))
         self._require_fit(len(whole.tokens), more="")
         applied = self._applied(adapters)
-        sequences = LogitsSequence.passes(list(whole.tokens), whole.groups, whole.images, max_outputs)
+        groups = whole.groups if self._denoising is None else (range(len(whole.tokens)),)
+        sequences = LogitsSequence.passes(list(whole.tokens), groups, whole.images, max_outputs)
         for sequence in sequences:
             sequence.adapters = applied
         return sequences
@@ -120,6 +126,11 @@ class SequenceBuilder(PromptBuilder):
     def streamed(self, ids: Items[int], positions: Items[int]) -> StreamedLogits:
         """The sequence that gives the outputs of some tokens, in the order of their positions."""
         self._require_text()
+        if self._denoising is not None:
+            raise UnsupportedError(
+                f"{self._name}: this model denoises whole answers, so no token follows from those before it; "
+                "evaluate another model"
+            )
         self._require_fit(len(ids), more="")
         return StreamedLogits(ids, positions)
 
@@ -145,6 +156,8 @@ class SequenceBuilder(PromptBuilder):
         stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
         if limits.prompt_logprobs is not None and prepared.prompt.images:
             raise UnsupportedError("prompt_logprobs is for prompts without images")
+        if self._denoising is not None:
+            require_denoisable(limits, prepared.sampling)
         ends = self.tokenizer.eos_ids | prepared.ends
         rules = token_rules(limits, self.tokenizer, ends)
         request = GenerationRequest(
@@ -174,10 +187,20 @@ class SequenceBuilder(PromptBuilder):
             dropped_tokens=prepared.dropped,
             load_seconds=self._model.load_seconds,
         )
+        if self._denoising is not None:
+            room = self.context - len(request.prompt)
+            return DenoisedAnswer(request, schedule(limits, room), self._denoising)
         return BeamSearch(request, limits, rank) if limits.is_search else Generation(request)
 
     def prompt(self, prepared: Prepared) -> PromptSequence:
-        """Return the sequence that computes a prompt and nothing after it."""
+        """Return the sequence that computes a prompt and nothing after it.
+
+        Raises UnsupportedError for a model that denoises, which keeps nothing of a prompt.
+        """
+        if self._denoising is not None:
+            raise UnsupportedError(
+                f"{self._name}: this model denoises whole answers, so a prompt alone leaves nothing to keep"
+            )
         prompt, limits = prepared.prompt, prepared.limits
         sequence = PromptSequence(prompt.tokens, prompt.groups, prompt.images, limits.cache_salt)
         sequence.may_store, sequence.adapters = not limits.no_store, self._applied(limits.adapter)

@@ -229,8 +229,9 @@ def _check_prefix_cache(prompt_cache: bool | str) -> None:
 def _tiers(
     reserved: ReservedModel, parts: ModelParts, is_stored: bool, description: str
 ) -> PrefixTiers | None:
-    """Return where prefixes are kept beyond the cells, for models that make text."""
-    if parts.network.config.pooling is not None:
+    """Return where prefixes are kept beyond the cells, for models that make text token by token."""
+    config = parts.network.config
+    if config.pooling is not None or not config.is_causal:
         return None
     places = reserved.places
     attached = None if parts.attached is None else parts.attached.file

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chaski.env import Environment
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml import BackendOptions, CPUOptions, NodesOptions, Options, open_backend
@@ -135,6 +136,11 @@ def _drafts(
     if draft is None:
         with blamed_on(model.file):
             return None, own_blocks(network, model.file)
+    if not network.config.is_causal:
+        raise UnsupportedError(
+            f"{model.found.path}: a draft cannot propose tokens for a model whose tokens all see each other, "
+            "such as one that denoises; load it without a draft"
+        )
     file = open_model(find_model(draft).path)
     if (proposing := proposing_of(network)) is not None:
         proposing.leave_out_proposing()  # the draft proposes in its place

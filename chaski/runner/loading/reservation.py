@@ -32,6 +32,7 @@ __all__ = ["MemoryNeeds", "Reservation", "check_form", "check_takes_back", "kv_t
 
 # Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
 _MIN_OUTPUTS = 16
+_OUTPUTS_TO_DENOISE = 64  # two blocks of the usual length
 # Top logits: enough for the `top_k` that people use, and for the tokens that penalties take out.
 _MAX_LIKELY = 128
 
@@ -157,14 +158,13 @@ class Reservation:
             if draft is not None:
                 check_takes_back(self.cache, file)
             makes_text = model.config.pooling is None
+            least = _MIN_OUTPUTS if model.config.is_causal else _OUTPUTS_TO_DENOISE
             self.program = Program(
                 model,
                 self.cache,
                 backend,
                 size.max_batch,
-                max_outputs=max(size.sequences, num_outputs or _MIN_OUTPUTS)
-                if makes_text
-                else size.max_batch,
+                max_outputs=max(size.sequences, num_outputs or least) if makes_text else size.max_batch,
                 max_top_logits=_MAX_LIKELY if makes_text else 0,
                 draft=draft,
             )
