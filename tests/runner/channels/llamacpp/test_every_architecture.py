@@ -108,10 +108,6 @@ def server(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
             yield found
 
 
-def test_there_are_many() -> None:
-    assert len(NAMES) > 25
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_answers_are_those_of_xllamacpp(
     name: str, files: dict[str, Path], expected: dict[str, str], server: Running
