@@ -9,7 +9,8 @@ are one number three times, and those of the next token are one more. An image w
 begins at the number that a token would have there, n: its row (i, j) has (n, n + i, n + j), and text after
 it continues at n plus the longer side of the grid, however many rows there are. So coordinates follow from
 the images before a token, and can be derived from its sequence: they are not stored. Dropping whole images
-and text lowers all three coordinates of what follows by the same number, its `extent`.
+and text lowers all three coordinates of what follows by the same number, its `extent`. A video is an image of
+several grids, one for each pair of frames, with the text of its time before each.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def extent(images: Images, positions: range) -> int:
 
 def _saved(run: ImageRun) -> int:
     """Return how many numbers fewer than positions the rows of an image need."""
-    return 0 if run.image.grid is None else run.image.num_rows - max(run.image.grid)
+    return 0 if run.image.grid is None else len(run.positions) - max(run.image.grid)
 
 
 def attended_in(images: Images, positions: range) -> list[ImageRun]:

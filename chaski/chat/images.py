@@ -11,8 +11,9 @@ from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
 from chaski.chat.layout import placeholder, without_placeholders
-from chaski.errors import OptionError
-from chaski.model.multimodal import Image
+from chaski.errors import OptionError, UnsupportedError
+from chaski.image import is_video
+from chaski.model.multimodal import Image, SeesVideos
 from chaski.regular_files import read_regular
 
 __all__ = [
@@ -93,7 +94,7 @@ class RecentImages:
             if key in self._found:
                 self._found.move_to_end(key)
                 return self._found[key]
-        image = vision.read_image(data)
+        image = _read(data, vision)
         with self._lock:
             if key not in self._found:
                 self._found[key] = image
@@ -101,6 +102,14 @@ class RecentImages:
             while self._bytes > self._max_bytes and len(self._found) > 1:
                 self._bytes -= self._found.popitem(last=False)[1].nbytes
         return image
+
+
+def _read(data: bytes, vision: ImageReader) -> Image:
+    if not is_video(data):
+        return vision.read_image(data)
+    if not isinstance(vision, SeesVideos):
+        raise UnsupportedError("this model reads images, not videos; send some frames as images")
+    return vision.read_video(data)
 
 
 def placed_content(message: Mapping[str, Any], num_images: int) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Image paths in typed messages, as in `what is in ./cat.png?`, or of files dragged into the terminal."""
+"""Paths of images and videos in typed messages, as in `what is in ./cat.png?`, or of dragged files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FoundImages", "find_images"]
 
 # A path is recognized by its beginning; bare file names are treated as words.
 _BEGIN = re.compile(r"""(?<![\w./~\\])(?!(?<=:)//)(?:~?[/\\]|\.\.?[/\\]|[A-Za-z]:[/\\])""")
-_END = re.compile(r"\.(?:jpe?g|png|webp|gif|bmp)(?![\w])", re.IGNORECASE)
+_END = re.compile(r"\.(?:jpe?g|png|webp|gif|bmp|mp4|webm|mkv|mov|avi)(?![\w])", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\(.)")
 _QUOTES = "'\""
 _MAX_LENGTH = 4096

@@ -20,9 +20,11 @@ from chaski.image.processors import (
     in_split_tiles,
     in_tiles,
     squared,
+    video_size,
 )
 from chaski.image.squares import Patches, in_squares
-from chaski.image.transforms import Values, patches
+from chaski.image.transforms import Values, normalize, patches
+from chaski.image.videos import PACKED, Frames, Sampling, as_video, is_video, read_video
 
 __all__ = [
     "CLIP",
@@ -30,11 +32,15 @@ __all__ = [
     "IMAGENET",
     "MAX_BYTES",
     "MAX_PIXELS",
+    "PACKED",
+    "Frames",
     "Normal",
     "Patches",
     "Pixels",
+    "Sampling",
     "SpareTiles",
     "Values",
+    "as_video",
     "centered",
     "filled",
     "image_format",
@@ -48,7 +54,11 @@ __all__ = [
     "in_split_tiles",
     "in_squares",
     "in_tiles",
+    "is_video",
+    "normalize",
     "open_image",
     "patches",
+    "read_video",
     "squared",
+    "video_size",
 ]

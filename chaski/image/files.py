@@ -4,7 +4,7 @@ the first one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
 
-__all__ = ["MAX_BYTES", "MAX_PIXELS", "Pixels", "image_format", "open_image"]
+__all__ = ["MAX_BYTES", "MAX_PIXELS", "Pixels", "animation_frames", "image_format", "open_image"]
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -35,6 +35,7 @@ _READERS = {
     "GIF": ("PIL.GifImagePlugin", "GifImageFile"),
     "BMP": ("PIL.BmpImagePlugin", "BmpImageFile"),
 }
+_SHOWN = 0.1  # seconds; browsers show pictures of an animation without a duration that long
 _ORIENTATION = 0x0112  # EXIF tag: the orientation of the camera
 
 
@@ -58,6 +59,46 @@ def open_image(data: bytes, max_bytes: int = MAX_BYTES, max_pixels: int = MAX_PI
     except ImageError:
         raise
     except Exception as error:  # hostile bytes can make the decoders raise almost any exception
+        raise ImageError(f"the {kind} image cannot be read: {error}") from error
+
+
+def animation_frames(data: bytes, most: int) -> tuple[list[float], Iterator[Pixels]]:
+    """Return the seconds that each picture of a file is shown, and the pictures, decoded one by one.
+
+    `most`: the largest number of pixels of all pictures. Raises ImageError as `open_image` does.
+    """
+    kind = image_format(data)
+    with optional_package("pillow", "images", "reading images"):
+        reader = _reader(kind)
+    try:
+        with reader(BytesIO(data)) as file:
+            _check_size(file.size, MAX_PIXELS)
+            count = int(getattr(file, "n_frames", 1))
+            if count * file.width * file.height > most:
+                raise ImageError(
+                    f"the video has {count} frames of {file.width} x {file.height} pixels; at most {most} "
+                    "pixels in all are allowed: shorten it or make it smaller"
+                )
+            durations = []
+            for number in range(count):
+                file.seek(number)
+                if kind == "WebP":
+                    file.load()
+                durations.append(max(float(file.info.get("duration", 0)), 0.0) / 1000 or _SHOWN)
+    except ImageError:
+        raise
+    except Exception as error:
+        raise ImageError(f"the {kind} image cannot be read: {error}") from error
+    return durations, _pictures(reader, data, count, kind)
+
+
+def _pictures(reader: Callable[[BytesIO], ImageFile], data: bytes, count: int, kind: str) -> Iterator[Pixels]:
+    try:
+        with reader(BytesIO(data)) as file:
+            for number in range(count):
+                file.seek(number)
+                yield np.asarray(_rgb(file))
+    except Exception as error:
         raise ImageError(f"the {kind} image cannot be read: {error}") from error
 
 

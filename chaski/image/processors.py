@@ -29,6 +29,7 @@ __all__ = [
     "in_split_tiles",
     "in_tiles",
     "squared",
+    "video_size",
 ]
 
 Size = tuple[int, int]
@@ -122,6 +123,31 @@ def in_bounds(pixels: Pixels, square: int, smallest: int, largest: int, normal: 
         factor = math.sqrt(smallest / (height * width))
         size = math.ceil(height * factor / square) * square, math.ceil(width * factor / square) * square
     return normalize(resize(pixels, size, "bicubic"), normal.mean, normal.std)
+
+
+def video_size(frames: int, height: int, width: int, square: int, smallest: int, largest: int) -> Size:
+    """Return the size of the frames of a video in whole squares, nearly in proportion, as Qwen 3-VL does.
+
+    All frames together have `smallest` to `largest` pixels. Raises ImageError for frames of which one side is
+    more than 200 times as long as the other.
+    """
+    if height < square or width < square:
+        scale = max(square / height, square / width)
+        height, width = int(height * scale), int(width * scale)
+    if max(height, width) > _MOST_UNEQUAL * min(height, width):
+        raise ImageError(
+            f"the video has {width} x {height} pixels: for this model one side must not be more than "
+            f"{_MOST_UNEQUAL} times as long as the other; crop it"
+        )
+    size = round(height / square) * square, round(width / square) * square
+    even = round(frames / 2) * 2
+    if even * size[0] * size[1] > largest:
+        factor = math.sqrt(frames * height * width / largest)
+        return _shrunk(height / factor, square), _shrunk(width / factor, square)
+    if even * size[0] * size[1] < smallest:
+        factor = math.sqrt(smallest / (frames * height * width))
+        return math.ceil(height * factor / square) * square, math.ceil(width * factor / square) * square
+    return size
 
 
 def _shrunk(edge: float, square: int) -> int:

@@ -140,10 +140,9 @@ class _Cut:
         for node in graph.nodes:
             if self.free.has(node):
                 continue
-            level = max(
-                (levels[x] for x in node.operands if isinstance(x, Tensor) and x in levels), default=0
-            )
-            stores = [x for x in node.operands if isinstance(x, Tensor) and x.op == "store"]
+            tensors = [x for x in node.operands if isinstance(x, Tensor)]
+            level = max((levels[x] for x in tensors if x in levels), default=0)
+            stores = [x for x in tensors if x.op == "store"]
             if node.op in ATTENTION:
                 level = max(level, *(levels[x] + 1 for x in stores))
                 attended |= {_buffer(x): level for x in stores}

@@ -22,6 +22,7 @@ __all__ = [
     "LimitedByContext",
     "MultimodalProcessor",
     "PatchHistory",
+    "SeesVideos",
     "Tile",
 ]
 
@@ -55,8 +56,8 @@ class Image:
               encoder cache; the layout then contains one row
     further   the tiles after the first
     order     the tiles' row numbers in the order of the prompt, each at least once; by default tile by tile
-    grid      the number of rows and columns if the image's rows form a grid, line by line; models with
-              several coordinates per token use it
+    grid      the number of rows and columns if the image's rows form a grid, line by line, or those of each
+              part of the layout form one; models with several coordinates per token use it
     digest    the same for images with the same content, and only for those
     """
 
@@ -71,11 +72,15 @@ class Image:
 
     @classmethod
     def of_tiles(
-        cls, tiles: Sequence[Tile], layout: Layout, order: npt.NDArray[np.int32] | None = None
+        cls,
+        tiles: Sequence[Tile],
+        layout: Layout,
+        order: npt.NDArray[np.int32] | None = None,
+        grid: tuple[int, int] | None = None,
     ) -> Image:
         """Return an image whose tiles are encoded one by one."""
         num_rows = sum(tile.num_rows for tile in tiles) if order is None else len(order)
-        return cls(tiles[0].arrays, num_rows, layout, further=tuple(tiles[1:]), order=order)
+        return cls(tiles[0].arrays, num_rows, layout, further=tuple(tiles[1:]), order=order, grid=grid)
 
     def __post_init__(self) -> None:
         form = repr((self.num_rows, self.layout, self.grid))
@@ -164,3 +169,11 @@ class LimitedByContext(Protocol):
 
     def limit_to(self, context: int) -> None:
         """Set the tokens of the context. `shape` depends on them, and is read afterwards."""
+
+
+@runtime_checkable
+class SeesVideos(Protocol):
+    """An image encoder that also reads videos."""
+
+    def read_video(self, data: bytes) -> Image:
+        """Read a video file or the result of `chaski.image.as_video`. Raises ImageError."""

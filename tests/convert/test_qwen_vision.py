@@ -248,6 +248,18 @@ def test_a_projector_of_its_own_gives_the_same_logits(
         np.testing.assert_array_equal(np.asarray(parts.logits(*prompt)), wanted)
 
 
+@pytest.mark.parametrize("model", ["qwen3vl", "qwen3vlmoe"])
+def test_limits_of_videos(model: str, tmp_path: Path) -> None:
+    source = checkpoint(model, tmp_path / "in")
+    limits = {"size": {"shortest_edge": 4096, "longest_edge": 98304}, "fps": 2}
+    (source / "video_preprocessor_config.json").write_text(json.dumps(limits))
+    convert(source, tmp_path / "a.gguf", "F16")
+    with open_gguf(tmp_path / "a.gguf") as file:
+        prefix = f"{file.architecture}.vision"
+        assert file.metadata[f"{prefix}.video_min_pixels"] == 4096
+        assert file.metadata[f"{prefix}.video_max_pixels"] == 98304
+
+
 @pytest.mark.parametrize(
     ("model", "encoder", "error", "message"),
     [

@@ -29,3 +29,9 @@ def png(height: int, width: int) -> bytes:
     buffer = BytesIO()
     Image.fromarray(picture(height, width)).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def moving(count: int, height: int, width: int) -> list[npt.NDArray[np.uint8]]:
+    """Return frames of a picture that moves to the right."""
+    still = picture(height, width)
+    return [np.roll(still, 3 * index, axis=1) for index in range(count)]

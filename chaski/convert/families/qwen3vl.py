@@ -43,7 +43,8 @@ def vision_metadata(config: Config) -> Metadata:
     vision, deep = qwen_vision.settings(config, "gelu_pytorch_tanh"), _deep(config)
     qwen_vision.check_rows(config, vision, "out_hidden_size")
     hidden, inner = (vision.get(key, int) for key in ("hidden_size", "intermediate_size"))
-    entries = qwen_vision.sizes(vision, hidden, inner, _EPS) | qwen_vision.pixels(config, _HALF)
+    entries = qwen_vision.sizes(vision, hidden, inner, _EPS)
+    entries |= qwen_vision.pixels(config, _HALF) | qwen_vision.video_pixels(config)
     return entries | {
         "vision.projector_type": _KIND,
         "vision.spatial_merge_size": vision.get("spatial_merge_size", int, 2),

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from chaski.convert.config import Config
+from chaski.convert.config import Config, read_json
 from chaski.convert.families.clip import COLORS, both, preprocessor, spread
 from chaski.convert.family import Row
 from chaski.convert.metadata import Metadata, rope
@@ -28,6 +28,7 @@ __all__ = [
     "separate_qkv",
     "settings",
     "sizes",
+    "video_pixels",
 ]
 
 TOWER = "visual"
@@ -79,6 +80,16 @@ def pixels(config: Config, normal: Spread) -> Metadata:
             number = reader.get(name, int) if name in reader else size.get(edge, int)
             entries[f"vision.image_{name}"] = number
     return entries
+
+
+def video_pixels(config: Config) -> Metadata:
+    """Return the video processor's limits of the pixels of all frames, if the checkpoint states any."""
+    path = config.path.parent / "video_preprocessor_config.json"
+    if not path.is_file():
+        return {}
+    size = Config(path, read_json(path)).part("size")
+    limits = (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
+    return {f"vision.video_{name}": size.get(edge, int) for name, edge in limits if edge in size}
 
 
 def projector(config: Config, entries: Metadata, kind: str, image_size: int, normal: Spread) -> Metadata:

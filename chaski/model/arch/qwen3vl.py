@@ -20,7 +20,7 @@ ARCHITECTURE = Architecture(
     "Qwen 3-VL",
     tools=("qwen3",),
     thinking=("qwen3", "qwen3-thinking"),
-    notes="Pictures, not videos. A picture takes at most half of the context.",
+    notes="Pictures and videos, each of at most half of the context.",
 )
 
 

@@ -10,8 +10,8 @@ ARCHITECTURE = Architecture(
     "Qwen 3-VL with experts",
     tools=("qwen3",),
     thinking=("qwen3", "qwen3-thinking"),
-    notes="Pictures as in `qwen3vl`. Experts are converted from the layout of published checkpoints, "
-    "which transformers 5 does not save.",
+    notes="Pictures and videos as in `qwen3vl`. Experts are converted from the layout of published "
+    "checkpoints, which transformers 5 does not save.",
 )
 
 

@@ -84,6 +84,9 @@ _PARTS = ReadKinds(
         "text": reads("type", "text"),
         "refusal": reads("type", "refusal"),
         "image_url": reads("type", image_url=reads("url", neutral={"detail": ("auto",)})),
+        "video_url": reads("type", "fps", video_url=reads("url", "fps")),
+        "video": reads("type", "fps", "video"),
+        "input_video": reads("type", "fps", video_url=reads("url", "fps"), input_video=reads("url", "fps")),
         "file": reads("type", file=reads("filename", "file_data", "file_id")),
     }
 )

@@ -29,6 +29,7 @@ _PARTS = ReadKinds(
         "output_text": reads("type", "text", "annotations", "logprobs"),
         "refusal": reads("type", "refusal"),
         "input_image": reads("type", "image_url", neutral={"detail": ("auto",)}),
+        "input_video": reads("type", "fps", video_url=reads("url", "fps")),
         "input_file": reads("type", "filename", "file_data", "file_id", "file_url"),
     }
 )

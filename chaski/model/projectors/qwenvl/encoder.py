@@ -31,6 +31,7 @@ __all__ = ["FeedForward", "JoinedFrames", "Merger", "Tower", "TwoFrames", "Visio
 
 # Where the file states no limit, that of the published processors.
 _MOST_ROWS = 16384
+_MIN_VIDEO_ROWS, _MOST_VIDEO_ROWS = 4, 12288
 # Loading a model reserves memory for so many rows at once; larger images are computed in pieces.
 _AT_ONCE = 2048
 _COLORS, _FRAMES = 3, 2
@@ -45,6 +46,7 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     square: int
     rope_base: float
     limits: Limits
+    video_limits: Limits
     normal: Normal
     window: int | None = None
     full: frozenset[int] = frozenset()
@@ -79,6 +81,10 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
             limits=Limits(
                 file.get(f"{prefix}.image_min_pixels", int, 0) or min_rows * pixels,
                 max(min(largest, _MOST_ROWS * pixels), pixels),
+            ),
+            video_limits=Limits(
+                file.get(f"{prefix}.video_min_pixels", int, 0) or _MIN_VIDEO_ROWS * pixels,
+                file.get(f"{prefix}.video_max_pixels", int, 0) or _MOST_VIDEO_ROWS * _FRAMES * pixels,
             ),
             normal=read_normal(file, normal),
         )
@@ -138,14 +144,14 @@ class Block(Module):
 
 
 class TwoFrames(PatchEmbedding):
-    """A convolution over two frames, stored as two kernels; both frames show the same picture."""
+    """A convolution over two frames, stored as two kernels. Of a picture, both frames are the same."""
 
     def __init__(self, patch_size: int, size: int) -> None:
         super().__init__(patch_size, size)
         setattr(self, "weight.1", Weight(self.weight.shape, stored=self.weight.stored, split=0))
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return super().__call__(x) + ops.linear(x, getattr(self, "weight.1"))
+    def of_frames(self, x: Tensor, later: Tensor) -> Tensor:
+        return self(x) + ops.linear(later, getattr(self, "weight.1"))
 
 
 class JoinedFrames(Linear):
@@ -156,14 +162,14 @@ class JoinedFrames(Linear):
         super().__init__(_COLORS * _FRAMES * self._pixels, size)
         self.weight.stored = _COLORS * size, _FRAMES, patch_size, patch_size
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def of_frames(self, x: Tensor, later: Tensor) -> Tensor:
         count = self._pixels
         parts = [
-            (ops.slice(x, color * count, count), (color * _FRAMES + frame) * count, 1)
+            (ops.slice(pixels, color * count, count), (color * _FRAMES + frame) * count, 1)
             for color in range(_COLORS)
-            for frame in range(_FRAMES)
+            for frame, pixels in enumerate((x, later))
         ]
-        return super().__call__(ops.concat(parts))
+        return self(ops.concat(parts))
 
 
 class Tower(Module):
@@ -214,8 +220,13 @@ class Vision(Module):
             row_size=self._row_size,
             heads=c.heads,
             max_at_once=_AT_ONCE * c.patches_a_row,
+            max_tiles=self.max_tiles(rows),
             has_grid=True,
         )
+
+    def max_tiles(self, rows: int) -> int:
+        """Return how many images of `rows` rows take the place of the largest input."""
+        return 1
 
     def limit_to(self, context: int) -> None:
         """Scale images down to at most half the context."""
@@ -232,7 +243,11 @@ class Vision(Module):
 
     def arrays(self, found: Patches) -> dict[str, npt.NDArray[Any]]:
         """Return the inputs of the encoder."""
-        arrays: dict[str, npt.NDArray[Any]] = {"pixels": found.pixels, "places": found.places}
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "pixels": found.pixels,
+            "later": found.later,
+            "places": found.places,
+        }
         arrays |= {f"square {index}": patches for index, patches in enumerate(found.squares)}
         return arrays if self._config.window is None else arrays | {"windows": found.windows}
 
@@ -252,7 +267,8 @@ class Vision(Module):
     def embed(self, graph: Graph, patches: Dim) -> Tensor:
         """Return the input of the first layer."""
         size = _COLORS * self._config.patch_size**2
-        return self.v.patch_embd(graph.input("pixels", (patches, size), DType.F32))
+        frames = (graph.input(name, (patches, size), DType.F32) for name in ("pixels", "later"))
+        return self.v.patch_embd.of_frames(*frames)
 
     def deep_rows(self, layer: int, x: Tensor, squares: Sequence[Tensor]) -> list[Tensor]:
         """Return the parts of rows that come from the output of a layer, if any."""

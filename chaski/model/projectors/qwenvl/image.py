@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from chaski.image import Normal, Values, in_bounds, open_image, patches
 
-__all__ = ["Limits", "Patches", "read_patches"]
+__all__ = ["Limits", "Patches", "cut_frames", "read_patches"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -21,9 +21,10 @@ class Limits(Struct, frozen=True):
 
 
 class Patches(Struct, frozen=True):
-    """The patches of an image, and where they are.
+    """The patches of an image or of two frames of a video, and where they are.
 
     pixels   (n, elements of a patch)
+    later    (n, elements of a patch): those of the second frame; of an image, the same
     places   (n, 2): row and column of each patch
     windows  (n, 2): for each patch, the first patch of its window and the one after the last
     squares  (square², rows): patch numbers; row i lists patch i of every square
@@ -31,6 +32,7 @@ class Patches(Struct, frozen=True):
     """
 
     pixels: Values
+    later: Values
     places: I32
     windows: I32
     squares: I32
@@ -40,8 +42,18 @@ class Patches(Struct, frozen=True):
 def read_patches(
     data: bytes, patch: int, square: int, limits: Limits, normal: Normal, window: int | None = None
 ) -> Patches:
-    """Read an image file into patches. `window`: squares along a side of one; None: all see each other."""
+    """Read an image file into patches; see `cut_frames`."""
     pixels = in_bounds(open_image(data), patch * square, limits.smallest, limits.largest, normal)
+    return cut_frames(pixels, None, patch, square, window)
+
+
+def cut_frames(
+    pixels: Values, later: Values | None, patch: int, square: int, window: int | None = None
+) -> Patches:
+    """Cut an image, or two frames of one size, into patches.
+
+    `window`: squares along a side of one; None: all see each other.
+    """
     cut = patches(pixels, patch)
     grid = cut.shape[0] // square, cut.shape[1] // square
     row, column = np.indices(grid, np.int32).reshape(2, -1)
@@ -57,4 +69,7 @@ def read_patches(
     first = np.argsort(order) * square**2
     squares = (first + np.arange(square**2)[:, None]).astype(np.int32)
     shown = np.ascontiguousarray(cut[places[:, 0], places[:, 1]])
-    return Patches(shown, places, windows, squares, grid)
+    second = shown
+    if later is not None:
+        second = np.ascontiguousarray(patches(later, patch)[places[:, 0], places[:, 1]])
+    return Patches(shown, second, places, windows, squares, grid)

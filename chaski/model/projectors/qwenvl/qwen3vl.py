@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chaski.errors import ModelError
+from chaski.errors import ImageError, ModelError
 from chaski.formats.gguf import GGUFFile
-from chaski.image import HALF
+from chaski.image import HALF, Sampling, normalize, read_video, video_size
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.ml.nn import Embedding, LayerNorm, Module
+from chaski.model.multimodal import Image, Tile
 from chaski.model.projectors.qwenvl import encoder
 from chaski.model.projectors.qwenvl.encoder import (
     FeedForward,
@@ -29,11 +30,13 @@ from chaski.model.projectors.qwenvl.encoder import (
     VisionConfig,
     merged,
 )
-from chaski.model.projectors.qwenvl.image import Patches
+from chaski.model.projectors.qwenvl.image import Limits, Patches, cut_frames
 
 __all__ = ["Vision", "shares"]
 
 _MIN_ROWS = 64
+_FRAMES = 2
+_MOST_FRAME_ROWS = 768
 
 
 class Tower(encoder.Tower):
@@ -77,6 +80,49 @@ class Vision(encoder.Vision):
         self._deep = _deep(file, config.num_layers)
         tower = Tower(file, config, row_size, self._deep)
         super().__init__(config, row_size, tower, len(self._deep))
+        self._video_limits = self._config.video_limits
+
+    def limit_to(self, context: int) -> None:
+        super().limit_to(context)
+        self._video_limits = self._video_limits_in(context)
+
+    def max_tiles(self, rows: int) -> int:
+        return -(-self._video_limits.largest // (_FRAMES * self._config.pixels_a_row * rows))
+
+    def _video_limits_in(self, context: int) -> Limits:
+        """Return the least and the most pixels of all sampled frames; they take at most half the context."""
+        pixels, limits = self._config.pixels_a_row, self._config.video_limits
+        return Limits(limits.smallest, min(limits.largest, max(context // 2, 1) * _FRAMES * pixels))
+
+    def read_video(self, data: bytes) -> Image:
+        """Read a video into pairs of frames, each with its time in front. Raises ImageError."""
+        c, limits = self._config, self._video_limits
+        edge = c.patch_size * c.square
+
+        def size_of(frames: int, height: int, width: int) -> tuple[int, int]:
+            if frames < _FRAMES:
+                raise ImageError("the video has a single frame; send it as an image")
+            if frames * edge**2 > limits.largest:
+                raise ImageError(
+                    f"{frames} frames of the video take more than half of the context; lower fps, shorten "
+                    "the video, or set num_ctx to more"
+                )
+            of_frame = min(self._limits.largest, _MOST_FRAME_ROWS * c.pixels_a_row)
+            largest = min(limits.largest, frames * of_frame)
+            return video_size(frames, height, width, edge, limits.smallest, largest)
+
+        frames = read_video(data, Sampling(), size_of)
+        pixels = [normalize(each, c.normal.mean, c.normal.std) for each in frames.pixels]
+        pixels += pixels[-1:] * (len(pixels) % _FRAMES)
+        times = [*frames.times, *frames.times[-1:] * (len(frames.times) % _FRAMES)]
+        tiles, layout = list[Tile](), list[str | int]()
+        for first in range(0, len(pixels), _FRAMES):
+            found = cut_frames(pixels[first], pixels[first + 1], c.patch_size, c.square)
+            num_rows = found.grid[0] * found.grid[1]
+            tiles.append(Tile(self.arrays(found), num_rows))
+            time = (times[first] + times[first + 1]) / 2
+            layout += [f"<{time:.1f} seconds><|vision_start|>", num_rows, "<|vision_end|>"]
+        return Image.of_tiles(tiles, tuple(layout), grid=found.grid)
 
     def arrays(self, found: Patches) -> dict[str, npt.NDArray[Any]]:
         square = self._config.square

@@ -9,7 +9,7 @@ from chaski.chat.arguments import read_arguments
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects.common.custom import PARAMETERS, custom_description
 from chaski.server.dialects.common.documents import read_file, unread
-from chaski.server.dialects.common.images import Spoken, read_data_url
+from chaski.server.dialects.common.images import Spoken, read_data_url, read_video_part
 from chaski.server.dialects.common.tools import function_tool
 from chaski.server.fields.ignored import Ignored
 from chaski.server.fields.reader import Fields
@@ -59,10 +59,15 @@ class OpenAIConversation:
                     spoken.add_image(_read_image(part))
                 case "file":
                     spoken.add_text(self._file(Fields(part.mapping("file"), "file")))
-                case "input_audio" | "audio" | "video_url" as kind:
+                case "video_url" | "video" as kind:
+                    spoken.add_image(read_video_part(part, kind))
+                case "input_video":
+                    name = "video_url" if part.has("video_url") else "input_video"
+                    spoken.add_image(read_video_part(part, name))
+                case "input_audio" | "audio" as kind:
                     raise UnsupportedError(
-                        f"content of type {kind!r:.40} is not supported by this version; use text, image_url "
-                        "or a text file"
+                        f"content of type {kind!r:.40} is not supported by this version; use text, "
+                        "image_url, video_url or a text file"
                     )
                 case kind:
                     self._ignored.add("content", kind)

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaski.errors import OptionError, UnsupportedError
 from chaski.server.dialects.common.documents import read_file, unread
-from chaski.server.dialects.common.images import Spoken, read_data_url
+from chaski.server.dialects.common.images import Spoken, read_data_url, read_video_part
 from chaski.server.dialects.openai.conversation import call_of
 from chaski.server.dialects.responses.tools import Tool, form_of_call, read_call, read_tools
 from chaski.server.fields.ignored import Ignored
@@ -156,6 +156,8 @@ class ResponsesConversation:
                     spoken.add_text(part.text("refusal"))
                 case "input_image" if not part.has("file_id"):
                     spoken.add_image(read_data_url(part.text("image_url"), "image_url"))
+                case "input_video":
+                    spoken.add_image(read_video_part(part, "video_url"))
                 case "input_file":
                     spoken.add_text(self._file(part))
                 case "input_image" | "input_audio" as kind:
