@@ -114,7 +114,8 @@ class Vision(encoder.Vision):
         frames = read_video(data, Sampling(), size_of)
         pixels = [normalize(each, c.normal.mean, c.normal.std) for each in frames.pixels]
         pixels += pixels[-1:] * (len(pixels) % _FRAMES)
-        times = [*frames.times, *frames.times[-1:] * (len(frames.times) % _FRAMES)]
+        times = list(frames.times)
+        times += times[-1:] * (len(times) % _FRAMES)
         tiles, layout = list[Tile](), list[str | int]()
         for first in range(0, len(pixels), _FRAMES):
             found = cut_frames(pixels[first], pixels[first + 1], c.patch_size, c.square)
