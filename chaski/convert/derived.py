@@ -57,7 +57,8 @@ _IN_LAYER: Mapping[str, str] = {
     "attn_v": "self_attn.v_proj attention.v_proj attn.v_proj mixer.v_proj attn.attention.v_proj attention.wv",
     "exp_probs_b": "mlp.gate.e_score_correction_bias mlp.e_score_correction_bias mlp.expert_bias "
     "block_sparse_moe.e_score_correction_bias mixer.gate.e_score_correction_bias mlp.gate.expert_bias "
-    "feed_forward.expert_bias mlp.moe_statics.e_score_correction_bias",
+    "feed_forward.expert_bias mlp.moe_statics.e_score_correction_bias "
+    "block_sparse_moe.gate.e_score_correction_bias",
     "ffn_down": "mlp.down_proj feed_forward.down_proj mlp.dense_4h_to_h mlp.c_proj mlp.fc2 mixer.down_proj "
     "feed_forward.w2 ffn.down_proj",
     "ffn_down_exps": "mlp.experts.{e}.down_proj block_sparse_moe.experts.{e}.w2 feed_forward.experts.{e}.w2 "

@@ -68,11 +68,13 @@ def rope_table(positions: Tensor, rope: Rope) -> Tensor:
     )
 
 
-def rope(x: Tensor, table: Tensor) -> Tensor:
+def rope(x: Tensor, table: Tensor | None) -> Tensor:
     """Turn the pairs of each head of x (n, heads, size) by the angles of `table`; see `Rope`.
 
-    A table that `scale_rows` has multiplied by factors also scales the heads.
+    A table that `scale_rows` has multiplied by factors also scales the heads. None turns nothing.
     """
+    if table is None:
+        return x
     require(len(x.shape) == 3 and x.shape[0] == table.shape[0], "rope", x.shape, table.shape)
     return x.graph.record("rope", (x, table), x.shape, neox=_is_neox(table))
 

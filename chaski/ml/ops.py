@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from chaski.ml.cached_ops import (
     DistanceBias,
     attention,
@@ -66,6 +69,7 @@ __all__ = [
     "gelu",
     "gelu_tanh",
     "generalized_delta",
+    "head_sums",
     "l2_norm",
     "layer_norm",
     "linear",
@@ -81,6 +85,7 @@ __all__ = [
     "rope",
     "rope_table",
     "rotate_cells",
+    "scale_heads",
     "scale_rows",
     "scatter",
     "selective_scan",
@@ -145,6 +150,12 @@ def rms(x: Tensor) -> Tensor:
     return x.graph.record("rms", (x,), (x.shape[0], 1))
 
 
+def head_sums(x: Tensor) -> Tensor:
+    """The sum of each head's elements of x (n, heads, size) -> (n, heads), factors for `scale_rows`."""
+    require(len(x.shape) == 3, "head_sums", x.shape)
+    return x.graph.record("head_sums", (x,), x.shape[:2])
+
+
 def gaussian_top_k(x: Tensor, multiplier: float) -> Tensor:
     """max(0, x - mean - multiplier · standard deviation) of each row of x (n, size).
 
@@ -178,6 +189,13 @@ def add_vector(x: Tensor, vector: Weight) -> Tensor:
     """Add `vector` to every row of x (n, size): (size,), or the first row of a plain (rows, size)."""
     require(x.shape[1:] == vector.shape[-1:], "add_vector", x.shape, vector.shape)
     return x.graph.record("add_vector", (x, vector), x.shape)
+
+
+def scale_heads(x: Tensor, factors: npt.NDArray[np.float32]) -> Tensor:
+    """Multiply each head of x (n, heads, size) by its factor in `factors` (heads,), the same in all rows."""
+    require(len(x.shape) == 3 and x.shape[1:2] == factors.shape, "scale_heads", x.shape, factors.shape)
+    factors = np.ascontiguousarray(factors, np.float32)
+    return x.graph.record("scale_heads", (x,), x.shape, factors=factors)
 
 
 def multiply_vector(x: Tensor, vector: Weight) -> Tensor:

@@ -154,7 +154,8 @@ def _match(
 def _checked(info: TensorInfo, weight: Weight) -> TensorInfo:
     """Return the tensor in the shape of the weight."""
     wanted = weight.stored or weight.shape
-    if info.shape != wanted and _without_ones(info.shape) != _without_ones(weight.shape):
+    forms = {_without_ones(weight.shape), _without_ones(wanted)}
+    if info.shape != wanted and _without_ones(info.shape) not in forms:
         raise ModelError(
             f"{info.path}: tensor {info.name} has shape {info.shape}, but the metadata requires {wanted}"
         )

@@ -37,6 +37,16 @@ std::unique_ptr<Step> rms(int dim, std::int64_t width, const float* x, float* y)
     });
 }
 
+std::unique_ptr<Step> head_sums(int dim, std::int64_t heads, std::int64_t size, const float* x, float* y) {
+    return each_row(dim, [=](std::int64_t i) {
+        for (std::int64_t head = i * heads; head < (i + 1) * heads; ++head) {
+            double total = 0.0;
+            for (std::int64_t j = 0; j < size; ++j) total += x[head * size + j];
+            y[head] = static_cast<float>(total);
+        }
+    });
+}
+
 std::unique_ptr<Step> gaussian_top_k(int dim, std::int64_t width, float multiplier, const float* x,
                                      float* y) {
     return each_row(dim, [=](std::int64_t i) {

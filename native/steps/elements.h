@@ -33,6 +33,9 @@ std::unique_ptr<Step> scale_rows(const Ops& ops, int dim, std::int64_t parts, st
 // The root mean square of each row.
 std::unique_ptr<Step> rms(int dim, std::int64_t width, const float* x, float* y);
 
+// The sum of each of `heads` parts of the row. Sums are serial in double.
+std::unique_ptr<Step> head_sums(int dim, std::int64_t heads, std::int64_t size, const float* x, float* y);
+
 // max(0, x - mean - multiplier · standard deviation), both of the row. Sums are serial in double, so the bits
 // are the same on every instruction set.
 std::unique_ptr<Step> gaussian_top_k(int dim, std::int64_t width, float multiplier, const float* x, float* y);

@@ -117,6 +117,19 @@ def test_each_head_has_a_factor(tmp_path: Path, isa: str) -> None:
     assert not np.array_equal(expected[:, :size], expected[:, size : 2 * size])
 
 
+def test_factors_of_heads_that_are_the_same_in_all_rows_and_sums_of_heads(tmp_path: Path, isa: str) -> None:
+    heads, size = 5, 37
+    arrays = {"table": uniform(11, heads * size)}
+    factors = uniform(heads)
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        x = ops.scale_heads(ops.embedding(ids, w["table"]).reshape(heads, size), factors)
+        return ops.scale_rows(x, ops.head_sums(x)).reshape(heads * size)
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
     arrays = {"table": uniform(11, 3 * 21), "vector": uniform(21)}
 

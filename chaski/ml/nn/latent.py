@@ -129,7 +129,9 @@ class LatentAttention(Module):
         """Return for each head its value (n, value) of a sum over latents (n, heads, rank)."""
         return self.attn_v_b(attended)
 
-    def __call__(self, x: Tensor, rope: Tensor, cache: History, factors: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, rope: Tensor | None, cache: History, factors: Tensor | None = None
+    ) -> Tensor:
         """Attend for rows of x (n, size); `factors` (n, 1) multiply the queries of each row."""
         c = self._config
         compressed = self.attn_kv_a_mqa(x)

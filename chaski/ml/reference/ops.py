@@ -132,6 +132,15 @@ def top_k(x: F32, counts: I32, *, max_k: int) -> F32:
     return y
 
 
+def scale_heads(x: F32, *, factors: F32) -> F32:
+    return x * factors[:, None]
+
+
+def head_sums(x: F32) -> F32:
+    y: F32 = x.astype(np.float64).sum(axis=-1).astype(np.float32)
+    return y
+
+
 def scale_rows(x: F32, factors: F32) -> F32:
     return x * factors.reshape(*factors.shape, *[1] * (x.ndim - 2))
 
@@ -144,6 +153,8 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     for definition in (
         embedding,
         adapt,
+        scale_heads,
+        head_sums,
         scale_rows,
         add_vector,
         multiply_vector,

@@ -34,7 +34,9 @@ class Attention(Module):
     def __init__(self, attn: LatentAttention) -> None:
         self.attn = attn
 
-    def __call__(self, x: Tensor, positions: tuple[Tensor, Tensor | None], cache: LayerCache) -> Tensor:
+    def __call__(
+        self, x: Tensor, positions: tuple[Tensor | None, Tensor | None], cache: LayerCache
+    ) -> Tensor:
         rope, factors = positions
         return self.attn(x, rope, cache, factors)
 
@@ -61,7 +63,7 @@ class Model(deepseek.Model):
     def layer(self, file: GGUFFile) -> DecoderLayer:
         return llama.Layer(self.config, Attention(latent_attention(file, self.config)), self.ffn(file))
 
-    def positions(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+    def positions(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
         factors = ops.position_scale(inputs.positions, self._length, self._beta) if self._beta else None
         return super().positions(inputs), factors
 

@@ -95,6 +95,23 @@ void add_scale_rows(PlanBuilder& plan, int dim, std::int64_t parts, std::int64_t
                         plan.floats(factors, dim, parts), plan.floats(y, dim, parts * width)));
 }
 
+// One factor for each head.
+void add_scale_heads(PlanBuilder& plan, int dim, std::int64_t size, std::vector<float> factors, std::size_t x,
+                     std::size_t y) {
+    const auto heads = static_cast<std::int64_t>(factors.size());
+    add_norm(plan, dim, 1, heads * size, x, y, std::nullopt, heads * size,
+             [&ops = plan.ops(), factors = std::move(factors), heads, size](const float* row, float* result) {
+                 for (std::int64_t head = 0; head < heads; ++head) {
+                     ops.scale(row + head * size, factors[head], size, result + head * size);
+                 }
+             });
+}
+
+void add_head_sums(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t size, std::size_t x,
+                   std::size_t y) {
+    plan.add(head_sums(dim, heads, size, plan.floats(x, dim, heads * size), plan.floats(y, dim, heads)));
+}
+
 void add_rms(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t y) {
     require(width > 0, "rms: no elements");
     plan.add(rms(dim, width, plan.floats(x, dim, width), plan.floats(y, dim, 1)));
@@ -125,6 +142,8 @@ void bind_elements(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("by_vector", &add_by_vector, "op"_a, "dim"_a, "width"_a, "weights"_a.none(), "vector"_a, "x"_a,
              "y"_a)
         .def("scale_rows", &add_scale_rows, "dim"_a, "parts"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
+        .def("scale_heads", &add_scale_heads, "dim"_a, "size"_a, "factors"_a, "x"_a, "y"_a)
+        .def("head_sums", &add_head_sums, "dim"_a, "heads"_a, "size"_a, "x"_a, "y"_a)
         .def("rms", &add_rms, "dim"_a, "width"_a, "x"_a, "y"_a)
         .def("gaussian_top_k", &add_gaussian_top_k, "dim"_a, "width"_a, "multiplier"_a, "x"_a, "y"_a)
         .def("position_scale", &add_position_scale, "dim"_a, "positions"_a, "length"_a, "beta"_a, "offset"_a,

@@ -6,7 +6,16 @@ from chaski.ml.cpu.lowering import Lowering, offset
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor, Weight, width
 
-__all__ = ["by_vector", "elementwise", "gaussian_top_k", "position_scale", "rms", "scale_rows"]
+__all__ = [
+    "by_vector",
+    "elementwise",
+    "gaussian_top_k",
+    "head_sums",
+    "position_scale",
+    "rms",
+    "scale_heads",
+    "scale_rows",
+]
 
 
 def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
@@ -28,6 +37,15 @@ def scale_rows(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> 
     y = lowering.reuse_or_new(node, x)
     parts = width(factors)
     lowering.compute(node, {"x": x, "factors": factors}, y, parts=parts, width=width(node) // parts)
+
+
+def scale_heads(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    factors = node.attributes["factors"].tolist()
+    lowering.compute(node, {"x": x}, size=x.shape[2], factors=factors)
+
+
+def head_sums(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    lowering.compute(node, {"x": x}, heads=x.shape[1], size=x.shape[2])
 
 
 def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:
