@@ -360,6 +360,41 @@ class Plan:
         parts: int | None,
         y: int,
     ) -> None: ...
+    def chosen_tiles(self, tokens: int, spans: int, count: int, group: int, is_plain: bool) -> int: ...
+    def choose_cells(
+        self,
+        dim: int,
+        history: int,
+        heads: int,
+        scale: float,
+        count: int,
+        q: int,
+        weights: int,
+        keys: KVStorage,
+        cells: int,
+        spans: int,
+        parts: int | None,
+        y: int,
+    ) -> None: ...
+    def chosen_attention(
+        self,
+        dim: int,
+        longest: int,
+        heads: int,
+        scale: float,
+        cap: float,
+        is_plain: bool,
+        q: int,
+        keys: KVStorage,
+        values: KVStorage,
+        chosen: int,
+        count: int,
+        tiles: int,
+        weights: Weights | None,
+        sinks: int | None,
+        parts: int | None,
+        y: int,
+    ) -> None: ...
     def rms_norm(
         self,
         dim: int,

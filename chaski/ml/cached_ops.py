@@ -12,7 +12,9 @@ from msgspec import Struct
 from chaski.errors import UnsupportedError
 from chaski.ml.graph import (
     AnyMask,
+    ChosenMask,
     DenseMask,
+    DType,
     Graph,
     KVBuffer,
     Mask,
@@ -29,6 +31,7 @@ __all__ = [
     "CONTENTS",
     "DistanceBias",
     "attention",
+    "choose_cells",
     "copy_cells",
     "rope",
     "rope_table",
@@ -38,7 +41,13 @@ __all__ = [
     "stored",
 ]
 
-ATTENTION = ("attention", "attention_by_distance", "dense_attention", "paged_attention")
+ATTENTION = (
+    "attention",
+    "attention_by_distance",
+    "chosen_attention",
+    "dense_attention",
+    "paged_attention",
+)
 """The operations of `attention`: one for each form of a mask, and one with a distance bias."""
 
 CONTENTS = ("store", "stored", "rotate_cells", "copy_cells")
@@ -179,11 +188,35 @@ def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, Any]]:
     match mask:
         case Mask():
             return "attention", (mask.cells, mask.spans), {}
+        case ChosenMask():
+            return "chosen_attention", (mask.cells, mask.spans), {}
         case DenseMask():
             return "dense_attention", (mask.matrix,), {}
         case PagedMask():
             operands = (mask.block_table, mask.lengths, mask.query_starts, mask.bounds)
             return "paged_attention", operands, {"page": mask.page}
+
+
+def choose_cells(
+    q: Tensor, weights: Tensor, keys: Tensor, mask: AnyMask, count: int, scale: float
+) -> ChosenMask:
+    """Return the `count` cells of each token whose keys have the highest scores of an indexer.
+
+    q (n, heads, size), weights (n, heads); keys (cells, 1, size) as `store` returns them. The score of a key
+    is the sum over heads, in ascending order, of weight · max(scale · q k, 0). Of keys with equal scores, the
+    lowest positions are chosen (DeepSeek-AI 2025, DeepSeek sparse attention). A token that sees no more than
+    `count` keys has all of them.
+    """
+    require(q.shape[2] == keys.shape[2] and keys.shape[1] == 1, "choose_cells", q.shape, keys.shape)
+    require(weights.shape == q.shape[:2] and count > 0, "choose_cells", q.shape, weights.shape)
+    if not isinstance(mask, Mask):
+        raise UnsupportedError(
+            "this backend cannot choose keys for sparse attention: load the model with another backend"
+        )
+    operands = (q, weights, keys, mask.cells, mask.spans)
+    shape: Shape = (q.shape[0], count)
+    cells = q.graph.record("choose_cells", operands, shape, DType.I32, scale=scale, count=count)
+    return ChosenMask(cells, mask.spans)
 
 
 def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, segments: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ __all__ = [
     "AdapterTable",
     "Adapters",
     "AnyMask",
+    "ChosenMask",
     "DType",
     "DenseMask",
     "Dim",
@@ -206,7 +207,19 @@ class PagedMask(Struct, frozen=True):
     page: int
 
 
-AnyMask = Mask | DenseMask | PagedMask
+class ChosenMask(Struct, frozen=True):
+    """The cells that an indexer chose for each token of a batch, see `choose_cells`.
+
+    `cells` (n, count) int32 contains the chosen cells of token i in its row, in order of position. `spans` is
+    that of a `Mask`: a token that sees fewer than `count` cells there has all of these, and the rest of its
+    row is unused.
+    """
+
+    cells: Tensor
+    spans: Tensor
+
+
+AnyMask = Mask | DenseMask | PagedMask | ChosenMask
 
 
 class Rope(Struct, frozen=True, eq=False):

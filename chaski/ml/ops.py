@@ -14,6 +14,7 @@ import numpy.typing as npt
 from chaski.ml.cached_ops import (
     DistanceBias,
     attention,
+    choose_cells,
     copy_cells,
     rope,
     rope_table,
@@ -54,6 +55,7 @@ __all__ = [
     "add_vector",
     "attention",
     "average_rows",
+    "choose_cells",
     "chunked_conv",
     "clamp",
     "clamped_swiglu",

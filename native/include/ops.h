@@ -101,6 +101,18 @@ struct Attention {
     [[gnu::always_inline]] std::int64_t group() const { return heads / keys.heads; }
 };
 
+// An indexer (DeepSeek sparse attention) scores the keys that a token sees, and attention reads the keys with
+// the highest scores:
+//
+//   score of a key = sum over heads, ascending, of weights[head] · max(scale · q[head] k, 0)
+//
+// Each product is a score of attention, and the sum starts at 0 with one fma for each head. So a score
+// depends on the token and the key alone. `heads` has q, keys, cells and spans; its other fields are unused.
+struct Indexer {
+    Attention heads;
+    const float* weights;  // [token][head]
+};
+
 constexpr int kMaxElementwiseOperands = 3;
 
 // y = f(x...) element by element, with the same parameters for all elements. y may be one of the operands.
@@ -170,6 +182,10 @@ struct Ops {
                             float* part, std::byte* scratch);
     void (*attention_join)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                            const float* parts, std::byte* scratch);
+    // The scores of one chunk of the keys that a token sees; scores[0] is that of the first key it sees.
+    // Scratch is that of attention for as many rows as heads.
+    void (*index_scores)(const Indexer& job, std::int64_t token, std::int64_t chunk, float* scores,
+                         std::byte* scratch);
     // The gated delta rule for the blocks [begin, end) of columns of a key head's heads, along a segment.
     // Rows of keys and decays of its first chunk are stored before this call, and those of later chunks after
     // all calls.

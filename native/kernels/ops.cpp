@@ -147,6 +147,7 @@ const Ops kOps = {
     .attention = attention,
     .attention_chunk = attention_chunk,
     .attention_join = attention_join,
+    .index_scores = index_scores,
     .gated_delta_scratch = gated_delta_scratch,
     .gated_delta = gated_delta,
     .selective_scan = selective_scan,

@@ -26,10 +26,18 @@ std::int64_t attention_parts(std::int64_t heads, std::int64_t kv_heads, std::int
     return chunks * kv_heads * part_floats(heads / kv_heads, value_size);
 }
 
-TileStep::TileStep(int tokens_dim, int history_dim, const Span* spans, std::int64_t max_tokens,
-                   std::int64_t tokens_per_tile, std::shared_ptr<Tiles> tiles)
+void check_span(const Span& span, std::int64_t i, std::int64_t length) {
+    if (span.begin >= 0 && span.begin < span.end && span.end <= length && span.first >= 0) return;
+    throw std::invalid_argument("spans[" + std::to_string(i) + "] = " + std::to_string(span.begin) + " to " +
+                                std::to_string(span.end) + " from position " + std::to_string(span.first) +
+                                " is not in a history of " + std::to_string(length));
+}
+
+TileStep::TileStep(int tokens_dim, int history_dim, std::int64_t width, const Span* spans,
+                   std::int64_t max_tokens, std::int64_t tokens_per_tile, std::shared_ptr<Tiles> tiles)
     : tokens_dim_(tokens_dim),
       history_dim_(history_dim),
+      width_(width),
       spans_(spans),
       tokens_per_tile_(tokens_per_tile),
       tiles_(std::move(tiles)) {
@@ -43,12 +51,7 @@ void TileStep::prepare(const Sizes& sizes) {
     std::int32_t base = 0;  // the entry of position 0 in the list of the tile's sequence
     for (std::int64_t i = 0; i < sizes[tokens_dim_]; ++i) {
         const Span& span = spans_[i];
-        if (span.begin < 0 || span.begin >= span.end || span.end > sizes[history_dim_] || span.first < 0) {
-            throw std::invalid_argument("spans[" + std::to_string(i) + "] = " + std::to_string(span.begin) +
-                                        " to " + std::to_string(span.end) + " from position " +
-                                        std::to_string(span.first) + " is not in a history of " +
-                                        std::to_string(sizes[history_dim_]));
-        }
+        check_span(span, i, sizes[history_dim_] * width_);
         bool joins = !list.empty() && base == span.begin - span.first && list.back().count < tokens_per_tile_;
         if (joins) {
             ++list.back().count;

@@ -14,12 +14,18 @@ struct Tiles {
     // The number of chunks in the history of the tiles before each tile, and last the total.
     std::vector<std::int64_t> chunks;
     std::int64_t most_tokens = 0;  // of a tile
+    // The spans of tokens in the cells that an indexer chose; empty for tiles of a whole history.
+    std::vector<Span> chosen;
 };
 
-// Checks the spans of a batch and groups its tokens.
+// Throws unless span i is part of a history of `length` entries.
+void check_span(const Span& span, std::int64_t i, std::int64_t length);
+
+// Checks the spans of a batch and groups its tokens. The history has `width` entries for each of
+// `history_dim`.
 class TileStep final : public SetupStep {
    public:
-    TileStep(int tokens_dim, int history_dim, const Span* spans, std::int64_t max_tokens,
+    TileStep(int tokens_dim, int history_dim, std::int64_t width, const Span* spans, std::int64_t max_tokens,
              std::int64_t tokens_per_tile, std::shared_ptr<Tiles> tiles);
     void prepare(const Sizes& sizes) override;
 
@@ -28,6 +34,7 @@ class TileStep final : public SetupStep {
 
     const int tokens_dim_;
     const int history_dim_;
+    const std::int64_t width_;
     const Span* spans_;
     const std::int64_t tokens_per_tile_;
     std::shared_ptr<Tiles> tiles_;

@@ -129,25 +129,38 @@ class LatentAttention(Module):
         """Return for each head its value (n, value) of a sum over latents (n, heads, rank)."""
         return self.attn_v_b(attended)
 
+    def query_latents(self, x: Tensor) -> Tensor:
+        """Return the rows between the two matrices of queries (n, query rank)."""
+        return self.attn_q_a_norm(self.attn_q_a(x))
+
     def __call__(
-        self, x: Tensor, rope: Tensor | None, cache: History, factors: Tensor | None = None
+        self,
+        x: Tensor,
+        rope: Tensor | None,
+        cache: History,
+        factors: Tensor | None = None,
+        latents: Tensor | None = None,
     ) -> Tensor:
-        """Attend for rows of x (n, size); `factors` (n, 1) multiply the queries of each row."""
+        """Attend for rows of x (n, size).
+
+        `factors` (n, 1) multiply the queries of each row. `latents` are `query_latents(x)` where a caller
+        needs these, too.
+        """
         c = self._config
         compressed = self.attn_kv_a_mqa(x)
         latent = self.attn_kv_a_norm(ops.slice(compressed, 0, c.rank))
         key = ops.concat([(ops.slice(compressed, c.rank, c.rope), 0, 1), (latent, c.rope, 1)])
         k = ops.rope(key.reshape(1, c.rope + c.rank), rope)
-        q = ops.rope(self._queries(x), rope)
+        q = ops.rope(self._queries(x, latents), rope)
         q = q if factors is None else ops.scale_rows(q, factors)
         attended = attention(q, k, latent.reshape(1, c.rank), cache, scale=c.scale)
         values = self.of_latents(attended.reshape(c.heads, c.rank))
         return self.attn_output(_side_by_side(values))
 
-    def _queries(self, x: Tensor) -> Tensor:
+    def _queries(self, x: Tensor, latents: Tensor | None) -> Tensor:
         """Return the queries for latents (n, heads, rope + rank), before they are turned."""
         c = self._config
-        q = self.attn_q_b(self.attn_q_a_norm(self.attn_q_a(x))) if c.query_rank else self.attn_q(x)
+        q = self.attn_q_b(latents or self.query_latents(x)) if c.query_rank else self.attn_q(x)
         size = c.plain + c.rope
         turned = [ops.slice(q, head * size + c.plain, c.rope) for head in range(c.heads)]
         latents = self.absorbed(q.reshape(c.heads, size))

@@ -18,6 +18,8 @@ __all__ = [
     "Storage",
     "attention",
     "attention_by_distance",
+    "choose_cells",
+    "chosen_attention",
     "copy_cells",
     "dense_attention",
     "paged_attention",
@@ -167,6 +169,38 @@ def attention_by_distance(
     ]
     added = [table[:, np.clip(each, -reach, reach) + reach] for each in distances]
     return _attend(q, keys, values, seen, added, None, scale, softcap)
+
+
+def choose_cells(
+    q: F32, weights: F32, keys: Storage, cells: I32, spans: I32, *, scale: float, count: int
+) -> I32:
+    chosen = np.zeros((len(q), count), np.int32)
+    for row, token, factors, (begin, end, _) in zip(chosen, q, weights, spans, strict=True):
+        seen = cells[begin:end]
+        products = np.maximum(token @ keys.rows[seen, 0].T * np.float32(scale), 0)
+        scores = np.zeros(len(seen), np.float32)
+        for factor, product in zip(factors, products, strict=True):
+            scores += factor * product
+        scores[np.isnan(scores)] = -np.inf
+        best = np.sort(np.argsort(-scores, kind="stable")[:count])
+        row[: len(best)] = seen[best]
+    return chosen
+
+
+def chosen_attention(
+    q: F32,
+    keys: Storage,
+    values: Storage,
+    cells: I32,
+    spans: I32,
+    sinks: F32 | None = None,
+    *,
+    scale: float,
+    softcap: float,
+) -> F32:
+    seen = [row[: end - begin] for row, (begin, end, _) in zip(cells, spans, strict=True)]
+    hidden = [np.zeros(len(listed), np.float32) for listed in seen]
+    return _attend(q, keys, values, seen, hidden, sinks, scale, softcap)
 
 
 def dense_attention(

@@ -19,6 +19,8 @@ from chaski.ml.reference.adapter_ops import adapt
 from chaski.ml.reference.cached_ops import (
     attention,
     attention_by_distance,
+    choose_cells,
+    chosen_attention,
     copy_cells,
     dense_attention,
     paged_attention,
@@ -179,6 +181,8 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         copy_cells,
         attention,
         attention_by_distance,
+        choose_cells,
+        chosen_attention,
         dense_attention,
         paged_attention,
         short_conv,

@@ -1,4 +1,4 @@
-"""Mistral Small 4 (Mistral AI 2026): DeepSeek's latent attention and experts, Pixtral's image encoder."""
+"""Mistral Small 4 (Mistral AI 2026): DeepSeek's latent attention and experts, and Pixtral's encoder."""
 
 from __future__ import annotations
 

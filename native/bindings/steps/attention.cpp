@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "../../steps/cells.h"
+#include "../../steps/choose.h"
 #include "steps.h"
 
 namespace nb = nanobind;
@@ -56,17 +57,52 @@ int add_tiles(PlanBuilder& plan, int tokens, int history, std::size_t spans, std
     require(group > 0, "tiles: no query heads");
     plan.require_dim(history);
     const Span* list = plan.rows<Span>(spans, tokens, 1);
-    plan.add(std::make_unique<TileStep>(tokens, history, list, plan.maximum(tokens),
+    plan.add(std::make_unique<TileStep>(tokens, history, 1, list, plan.maximum(tokens),
                                         tokens_per_tile(group, is_plain), plan.new_tiles()));
     return plan.num_tiles() - 1;
 }
 
-// Without `parts` a batch is never split. `sinks` is the place of a vector of the weights. `distances` is
-// [head][2 · reach + 1], or empty; if it is not empty, `positions` are required.
-void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale, float cap,
-                   bool is_plain, std::size_t q, const OwnedStorage& keys, const OwnedStorage& values,
-                   std::size_t cells, std::size_t spans, int tiles, const Weights* weights, Optional sinks,
-                   std::vector<float> distances, Optional positions, Optional parts, std::size_t y) {
+// The same for the cells that an indexer chose, [token][count].
+int add_chosen_tiles(PlanBuilder& plan, int tokens, std::size_t spans, std::int64_t count, std::int64_t group,
+                     bool is_plain) {
+    require(group > 0 && count > 0, "chosen_tiles: no query heads, or no keys");
+    const std::int64_t most = plan.maximum(tokens);
+    const std::shared_ptr<Tiles> tiles = plan.new_tiles();
+    plan.add(
+        std::make_unique<ChosenSpansStep>(tokens, plan.rows<Span>(spans, tokens, 1), count, most, tiles));
+    plan.add(std::make_unique<TileStep>(tokens, tokens, count, tiles->chosen.data(), most,
+                                        tokens_per_tile(group, is_plain), tiles));
+    return plan.num_tiles() - 1;
+}
+
+// `parts` has a float for each entry of the longest history; without them a batch is never split.
+void add_choose_cells(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale,
+                      std::int64_t count, std::size_t q, std::size_t weights, const OwnedStorage& keys,
+                      std::size_t cells, std::size_t spans, Optional parts, std::size_t y) {
+    const KVStorage& k = plan.held(keys);
+    require(heads > 0 && k.heads == 1 && k.in_panels && count > 0,
+            "choose_cells: an indexer has query heads and one key head, whose keys lie in panels");
+    Attention job{};
+    job.q = plan.floats(q, dim, heads * k.size);
+    job.keys = job.values = k;
+    job.cells = plan.indices(cells, history);
+    job.spans = plan.rows<Span>(spans, dim, 1);
+    job.heads = heads;
+    job.scale = scale;
+    job.length = kAttentionChunk;
+    const std::int64_t longest = plan.maximum(history);
+    float* space = parts ? plan.plan().buffer<float>(*parts, longest) : nullptr;
+    plan.add(std::make_unique<ChooseStep>(
+        plan.ops(), dim, history, Indexer{job, plan.floats(weights, dim, heads)}, count, longest, space,
+        plan.plan().threads(), plan.rows<std::int32_t>(y, dim, count)));
+}
+
+// `history` is the length of the longest list of cells. `distances` is [head][2 · reach + 1], or empty; if it
+// is not empty, `positions` are required.
+void attend(PlanBuilder& plan, int dim, std::int64_t heads, float scale, float cap, bool is_plain,
+            std::size_t q, const OwnedStorage& keys, const OwnedStorage& values, const std::int32_t* cells,
+            const Span* spans, std::int64_t history, int tiles, const Weights* weights, Optional sinks,
+            std::vector<float> distances, Optional positions, Optional parts, std::size_t y) {
     const KVStorage& k = plan.held(keys);
     const KVStorage& v = plan.held(values);
     require(heads > 0 && heads % k.heads == 0 && k.heads == v.heads && k.cells == v.cells,
@@ -82,22 +118,43 @@ void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, 
                         plan.floats(y, dim, heads * v.size),
                         k,
                         v,
-                        plan.indices(cells, history),
-                        plan.rows<Span>(spans, dim, 1),
+                        cells,
+                        spans,
                         plan.optional_vector(weights, sinks, heads),
                         heads,
                         scale,
                         cap,
                         is_plain,
-                        is_plain ? plain_attention_length(plan.maximum(history)) : kAttentionChunk,
+                        is_plain ? plain_attention_length(history) : kAttentionChunk,
                         positions ? plan.indices(*positions, dim) : nullptr,
                         nullptr,
                         width / 2};
     const int threads = plan.plan().threads();
-    std::int64_t size = parts ? attention_parts(heads, k.heads, v.size, plan.maximum(history), threads) : 0;
+    std::int64_t size = parts ? attention_parts(heads, k.heads, v.size, history, threads) : 0;
     float* space = parts ? plan.plan().buffer<float>(*parts, size) : nullptr;
     plan.add(std::make_unique<AttentionStep>(plan.ops(), job, std::move(distances), plan.tiles(tiles),
                                              tokens_per_tile(job.group(), is_plain), space, size, threads));
+}
+
+// Without `parts` a batch is never split. `sinks` is the place of a vector of the weights.
+void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale, float cap,
+                   bool is_plain, std::size_t q, const OwnedStorage& keys, const OwnedStorage& values,
+                   std::size_t cells, std::size_t spans, int tiles, const Weights* weights, Optional sinks,
+                   std::vector<float> distances, Optional positions, Optional parts, std::size_t y) {
+    const std::int32_t* list = plan.indices(cells, history);
+    attend(plan, dim, heads, scale, cap, is_plain, q, keys, values, list, plan.rows<Span>(spans, dim, 1),
+           plan.maximum(history), tiles, weights, sinks, std::move(distances), positions, parts, y);
+}
+
+// Without `parts` a batch is never split. With them, the cells of all tokens of a split batch are at most
+// `longest`; otherwise it is `count`.
+void add_chosen_attention(PlanBuilder& plan, int dim, std::int64_t longest, std::int64_t heads, float scale,
+                          float cap, bool is_plain, std::size_t q, const OwnedStorage& keys,
+                          const OwnedStorage& values, std::size_t chosen, std::int64_t count, int tiles,
+                          const Weights* weights, Optional sinks, Optional parts, std::size_t y) {
+    const std::int32_t* list = plan.rows<std::int32_t>(chosen, dim, count);
+    attend(plan, dim, heads, scale, cap, is_plain, q, keys, values, list, plan.tiles(tiles)->chosen.data(),
+           longest, tiles, weights, sinks, {}, std::nullopt, parts, y);
 }
 
 std::size_t attention_parts_bytes(std::int64_t heads, std::int64_t kv_heads, std::int64_t value_size,
@@ -119,7 +176,13 @@ void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("tiles", &add_tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a, "is_plain"_a)
         .def("attention", &add_attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a, "is_plain"_a,
              "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(), "sinks"_a,
-             "distances"_a, "positions"_a, "parts"_a, "y"_a);
+             "distances"_a, "positions"_a, "parts"_a, "y"_a)
+        .def("chosen_tiles", &add_chosen_tiles, "tokens"_a, "spans"_a, "count"_a, "group"_a, "is_plain"_a)
+        .def("choose_cells", &add_choose_cells, "dim"_a, "history"_a, "heads"_a, "scale"_a, "count"_a, "q"_a,
+             "weights"_a, "keys"_a, "cells"_a, "spans"_a, "parts"_a, "y"_a)
+        .def("chosen_attention", &add_chosen_attention, "dim"_a, "longest"_a, "heads"_a, "scale"_a, "cap"_a,
+             "is_plain"_a, "q"_a, "keys"_a, "values"_a, "chosen"_a, "count"_a, "tiles"_a, "weights"_a.none(),
+             "sinks"_a, "parts"_a, "y"_a);
 }
 
 }  // namespace chaski

@@ -6,7 +6,19 @@ from chaski import _native
 from chaski.ml.cpu.lowering import Buffer, Lowering, offset
 from chaski.ml.graph import Dim, KVBuffer, Tensor, Weight, width
 
-__all__ = ["attention", "attention_by_distance", "rope", "rope_table", "rotate_cells", "store", "stored"]
+__all__ = [
+    "attention",
+    "attention_by_distance",
+    "choose_cells",
+    "chosen_attention",
+    "rope",
+    "rope_table",
+    "rotate_cells",
+    "store",
+    "stored",
+]
+
+_SPLIT = 16  # tokens per thread, at most, whose attention several threads share
 
 
 def rope_table(lowering: Lowering, node: Tensor, positions: Tensor) -> None:
@@ -84,7 +96,7 @@ def attention(
             "spans": spans,
             "positions": positions,
         },
-        {"y": lowering.new(node), "parts": _attention_parts(lowering, heads, value_store, cells)},
+        {"y": lowering.new(node), "parts": _attention_parts(lowering, heads, value_store, _longest(cells))},
         dim=lowering.dim(q),
         history=lowering.dim(cells),
         heads=heads,
@@ -103,18 +115,75 @@ def attention_by_distance(lowering: Lowering, node: Tensor, *operands: Tensor) -
     attention(lowering, node, q, keys, values, cells, spans, positions=positions)
 
 
-def _attention_parts(lowering: Lowering, heads: int, values: KVBuffer, cells: Tensor) -> Buffer | None:
-    """Return memory for the chunks of a history that several threads share; None if they never share one."""
+def choose_cells(
+    lowering: Lowering, node: Tensor, q: Tensor, weights: Tensor, keys: Tensor, cells: Tensor, spans: Tensor
+) -> None:
+    store = keys.operands[-1]
+    assert isinstance(store, KVBuffer)
+    lowering.check(cells, store.cells)
+    parts = Buffer(4 * _longest(cells), 1) if lowering.threads > 1 else None
+    lowering.call(
+        "choose_cells",
+        {"q": q, "weights": weights, "keys": store, "cells": cells, "spans": spans},
+        {"y": lowering.new(node), "parts": parts},
+        dim=lowering.dim(q),
+        history=lowering.dim(cells),
+        heads=q.shape[1],
+        **node.attributes,
+    )
+
+
+def chosen_attention(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    sinks: Weight | None = None,
+) -> None:
+    key_store, value_store = keys.operands[-1], values.operands[-1]
+    assert isinstance(key_store, KVBuffer)
+    assert isinstance(value_store, KVBuffer)
+    (_, heads, _), (_, count) = node.shape, cells.shape
+    assert isinstance(heads, int)
+    assert isinstance(count, int)
+    longest = count if lowering.is_plain else count * _SPLIT * lowering.threads
+    lowering.call(
+        "chosen_attention",
+        {"q": q, "keys": key_store, "values": value_store, "chosen": cells},
+        {"y": lowering.new(node), "parts": _attention_parts(lowering, heads, value_store, longest)},
+        dim=lowering.dim(q),
+        longest=longest,
+        count=count,
+        heads=heads,
+        scale=node.attributes["scale"],
+        cap=node.attributes["softcap"],
+        is_plain=lowering.is_plain,
+        tiles=_chosen_tiles(lowering, q, cells, spans, heads // key_store.heads),
+        weights=lowering.weights,
+        sinks=offset(sinks),
+    )
+
+
+def _longest(cells: Tensor) -> int:
+    """Return the largest number of entries of a history."""
     history = cells.shape[0]
     assert isinstance(history, Dim)
-    size = _native.attention_parts_bytes(heads, values.heads, values.size, history.maximum, lowering.threads)
+    return history.maximum
+
+
+def _attention_parts(lowering: Lowering, heads: int, values: KVBuffer, history: int) -> Buffer | None:
+    """Return memory for the chunks of a history that several threads share; None if they never share one."""
+    size = _native.attention_parts_bytes(heads, values.heads, values.size, history, lowering.threads)
     return None if size == 0 or lowering.is_plain else Buffer(size, 1)
 
 
 def _tiles_of(lowering: Lowering, q: Tensor, cells: Tensor, spans: Tensor, group: int) -> int:
     """Return the number of the step that groups tokens; all layers with this mask and group share it."""
-    if (spans, group) not in lowering.tiles:
-        lowering.tiles[spans, group] = len(lowering.tiles)
+    if (spans, group, 0) not in lowering.tiles:
+        lowering.tiles[spans, group, 0] = len(lowering.tiles)
         lowering.setup(
             "tiles",
             tokens=lowering.dim(q),
@@ -123,4 +192,21 @@ def _tiles_of(lowering: Lowering, q: Tensor, cells: Tensor, spans: Tensor, group
             group=group,
             is_plain=lowering.is_plain,
         )
-    return lowering.tiles[spans, group]
+    return lowering.tiles[spans, group, 0]
+
+
+def _chosen_tiles(lowering: Lowering, q: Tensor, cells: Tensor, spans: Tensor, group: int) -> int:
+    """Return the number of the same for cells that an indexer chose."""
+    count = cells.shape[1]
+    assert isinstance(count, int)
+    if (spans, group, count) not in lowering.tiles:
+        lowering.tiles[spans, group, count] = len(lowering.tiles)
+        lowering.setup(
+            "chosen_tiles",
+            tokens=lowering.dim(q),
+            spans=lowering.buffer(spans),
+            count=count,
+            group=group,
+            is_plain=lowering.is_plain,
+        )
+    return lowering.tiles[spans, group, count]

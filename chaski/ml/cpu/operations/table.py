@@ -16,6 +16,7 @@ _NAMED: tuple[Callable[..., None], ...] = (
     *(attention.rope_table, attention.rope, attention.store, attention.stored, attention.rotate_cells),
     *(attention.attention, attention.attention_by_distance),
     *(elements.scale_heads, elements.head_sums),
+    *(attention.choose_cells, attention.chosen_attention),
     *(elements.scale_rows, elements.rms, elements.gaussian_top_k, elements.position_scale),
     *(moe.router, moe.scale_experts, moe.group_by_expert, moe.dispatch, moe.combine),
     *(products.product, products.adapt, products.add, products.rms_norm, products.layer_norm),

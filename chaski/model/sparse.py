@@ -1,0 +1,101 @@
+"""DeepSeek sparse attention (DeepSeek-AI 2025): an indexer scores keys, and attention reads the best ones.
+
+An indexer has a few query heads and one key head of its own, whose keys are stored like those of a layer. Its
+cache is an additional one after those of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import KVShape, LayerCache
+from chaski.ml import ops
+from chaski.ml.graph import AnyMask, Rope, Tensor
+from chaski.ml.nn import LayerNorm, Linear, Module
+
+__all__ = ["Indexer", "IndexerConfig", "SparseHistory", "sparse_histories"]
+
+_EPS = 1e-6  # of the norm of keys, whatever that of the other norms
+
+
+class IndexerConfig(Struct, frozen=True):
+    """The query heads of an indexer, the size of a head, and the number of keys that it chooses."""
+
+    heads: int
+    head_size: int
+    count: int
+
+    @classmethod
+    def read(cls, file: GGUFFile) -> IndexerConfig:
+        prefix = f"{file.architecture}.attention.indexer"
+        names = ("head_count", "key_length", "top_k")
+        return cls(*(file.get(f"{prefix}.{name}", int) for name in names))
+
+    def kv_shape(self, rope: Rope) -> KVShape:
+        """Return the storage of an indexer's keys."""
+        return KVShape(1, self.head_size, self.head_size, rope)
+
+
+class SparseHistory:
+    """A layer's history, of which attention reads what an indexer chose.
+
+    `index` is the cache of the layer's indexer. A layer without an indexer reads what the indexer of the
+    `earlier` layer chose.
+    """
+
+    def __init__(
+        self, history: LayerCache, index: LayerCache | None, earlier: SparseHistory | None = None
+    ) -> None:
+        assert index is not None or earlier is not None, "the first layer has no indexer"
+        self._history, self._index, self._earlier = history, index, earlier
+        self._own: AnyMask | None = None
+
+    def choose(self, q: Tensor, weights: Tensor, k: Tensor, count: int, scale: float) -> None:
+        """Store an indexer's keys k (n, 1, size), and choose `count` keys for each token."""
+        assert self._index is not None, "the layer has no indexer"
+        keys, _, mask = self._index.update(k, k)
+        self._own = ops.choose_cells(q, weights, keys, mask, count, scale)
+
+    @property
+    def chosen(self) -> AnyMask:
+        """What the indexer has chosen."""
+        if self._index is None and self._earlier is not None:
+            return self._earlier.chosen
+        assert self._own is not None, "the indexer comes first"
+        return self._own
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+        """Store k and v as `LayerCache` does; attention sees the chosen keys."""
+        keys, values, _ = self._history.update(k, v)
+        return keys, values, self.chosen
+
+
+def sparse_histories(caches: Sequence[LayerCache], has_indexer: Sequence[bool]) -> list[SparseHistory]:
+    """Return the histories of layers: first the layers' caches, then one for each indexer."""
+    indexes = iter(caches[len(has_indexer) :])
+    histories: list[SparseHistory] = []
+    for cache, has_own in zip(caches, has_indexer, strict=False):
+        earlier = histories[-1] if histories else None
+        histories.append(SparseHistory(cache, next(indexes) if has_own else None, earlier))
+    return histories
+
+
+class Indexer(Module):
+    """The indexer of a layer with latent attention, whose queries come from the latents of queries."""
+
+    def __init__(self, config: IndexerConfig, size: int, query_rank: int) -> None:
+        c = self._config = config
+        self.attn_q_b = Linear(query_rank, c.heads * c.head_size)
+        self.attn_k = Linear(size, c.head_size)
+        self.k_norm = LayerNorm(c.head_size, _EPS)
+        self.proj = Linear(size, c.heads)
+
+    def __call__(self, x: Tensor, latents: Tensor, rope: Tensor, history: SparseHistory) -> None:
+        """Choose the keys for rows of x (n, size); `latents` (n, query rank) are those of their queries."""
+        c = self._config
+        q = ops.rope(self.attn_q_b(latents).reshape(c.heads, c.head_size), rope)
+        k = ops.rope(self.k_norm(self.attn_k(x)).reshape(1, c.head_size), rope)
+        history.choose(q, self.proj(x) * c.heads**-0.5, k, c.count, c.head_size**-0.5)

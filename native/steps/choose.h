@@ -1,0 +1,72 @@
+// The choice of the cells that attention reads, by the scores of an indexer (ops.h).
+//
+// A token that sees more than `count` keys gets the `count` keys with the highest scores, and of equal scores
+// the lowest positions; a score that is no number counts as minus infinity. Other tokens get every key. The
+// chosen cells are in order of position.
+#pragma once
+
+#include <atomic>
+
+#include "attention.h"
+#include "kinds.h"
+#include "ops.h"
+
+namespace chaski {
+
+// An item is a token. If these are too few for the threads, an item is one chunk of a token's keys, and the
+// thread that finishes the last chunk chooses. The bits are the same.
+class ChooseStep final : public Step {
+   public:
+    // `longest` is the largest number of entries of a history. `parts` has room for as many floats, or is
+    // null if batches are not split.
+    ChooseStep(const Ops& ops, int tokens_dim, int history_dim, const Indexer& job, std::int64_t count,
+               std::int64_t longest, float* parts, int threads, std::int32_t* chosen);
+    void prepare(const Sizes& sizes) override;
+    std::int64_t items(const Sizes& sizes) const override;
+    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
+        return is_split_ ? shrinking_piece(left, threads, 1) : 1;
+    }
+    void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
+    std::size_t scratch_bytes() const override;
+
+   private:
+    std::int64_t seen(std::int64_t token) const {
+        return job_.heads.spans[token].end - job_.heads.spans[token].begin;
+    }
+    // The chunks of a token's keys that need scores.
+    std::int64_t chunks(std::int64_t token) const;
+    void run_chunk(std::int64_t item, std::byte* scratch) const;
+    // `room` has a float for each key that the token sees.
+    void choose(std::int64_t token, float* scores, float* room) const;
+
+    const Ops& ops_;
+    const int tokens_dim_;
+    const int history_dim_;
+    const Indexer job_;
+    const std::int64_t count_;
+    const std::int64_t longest_;
+    float* parts_;
+    const int threads_;
+    std::int32_t* chosen_;  // [token][count]
+    const std::size_t attention_bytes_;
+    bool is_split_ = false;
+    std::vector<std::int64_t> items_;                         // before each token, and last the total
+    std::vector<std::int64_t> places_;                        // of each token's scores in `parts`
+    mutable std::vector<std::atomic<std::int64_t>> missing_;  // chunks of each token
+};
+
+// Makes the spans of tokens in the chosen cells, from those in the whole history.
+class ChosenSpansStep final : public SetupStep {
+   public:
+    ChosenSpansStep(int tokens_dim, const Span* spans, std::int64_t count, std::int64_t max_tokens,
+                    std::shared_ptr<Tiles> tiles);
+    void prepare(const Sizes& sizes) override;
+
+   private:
+    const int tokens_dim_;
+    const Span* spans_;
+    const std::int64_t count_;
+    std::shared_ptr<Tiles> tiles_;
+};
+
+}  // namespace chaski
