@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from chaski.convert.blocks import with_present_blocks
 from chaski.convert.config import Config, read_config
 from chaski.convert.families import find_family
 from chaski.convert.family import Family, VisionFamily
@@ -115,7 +116,7 @@ def text_settings(config: Config, family: Family, names: Set[str]) -> Config:
         config = config.part(part).over(config)
     usual = {name: config.values[other] for other, name in family.synonyms.items() if other in config}
     config = config.over(Config(config.path, {**family.defaults, **usual}))
-    return Config(config.path, family.observed(names)).over(config)
+    return with_present_blocks(Config(config.path, family.observed(names)).over(config), names)
 
 
 def plain_name(name: str) -> str:

@@ -7,13 +7,15 @@ checkpoints store each; the first that exists is the source. So a family states 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 
+from chaski.convert.blocks import num_blocks
 from chaski.convert.config import Config
 from chaski.convert.family import Family, rotation
 from chaski.convert.longrope import longrope_factors
@@ -22,7 +24,9 @@ from chaski.convert.tensors import F32, Arrange, Constant, Mapped, Planned, Tens
 from chaski.formats.gguf import GGUFFile, TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.graph import Weight
+from chaski.model.own_blocks import own_blocks
 from chaski.model.registry import model_class
+from chaski.model.weights import HasWeights
 
 __all__ = ["Special", "Specials", "derived_family", "rotated_heads"]
 
@@ -80,6 +84,13 @@ _IN_LAYER: Mapping[str, str] = {
     "feed_forward.experts.{e}.up_proj mixer.experts.{e}.up_proj",
     "ffn_up_shexp": "mlp.shared_expert.up_proj mlp.shared_experts.up_proj mlp.shared_mlp.up_proj "
     "mixer.shared_experts.up_proj",
+    "layer_output_norm": "final_layernorm",
+    "nextn.eh_proj": "eh_proj fc",
+    "nextn.embed_tokens": "embed_tokens",
+    "nextn.enorm": "enorm pre_fc_norm_embedding",
+    "nextn.hnorm": "hnorm pre_fc_norm_hidden",
+    "nextn.shared_head_head": "shared_head.head",
+    "nextn.shared_head_norm": "shared_head.norm norm",
     "post_attention_norm": "post_attention_layernorm post_self_attn_layernorm post_mixer_norm",
     "post_ffw_norm": "post_feedforward_layernorm post_mlp_layernorm post_ff_layernorm",
     "ssm_a": "mamba.A_log mixer.A_log",
@@ -148,13 +159,15 @@ def derived_family(
         stored = placeholders(config) | {
             f"{architecture}.{key}": value for key, value in metadata(config).items()
         }
-        return derivation.of(_model(architecture, stored, config, derivation))
+        return derivation.of(_parts(architecture, stored, config, derivation))
 
     return Family(architecture, metadata, tensors, **options)
 
 
-def _model(architecture: str, metadata: Metadata, config: Config, derivation: _Derivation) -> Any:
-    """Return the native model with its weights declared, for metadata without a file.
+def _parts(
+    architecture: str, metadata: Metadata, config: Config, derivation: _Derivation
+) -> Sequence[HasWeights]:
+    """Return the native model and its blocks, with their weights declared, for metadata without a file.
 
     A model may look at the names of the tensors of a file, but not at their shapes.
     """
@@ -169,7 +182,9 @@ def _model(architecture: str, metadata: Metadata, config: Config, derivation: _D
     tensors = {name: replace(table, name=name, shape=shown) for name, shown in shapes.items()}
     tensors[table.name] = table
     file = GGUFFile(config.path, {"general.architecture": architecture, **entries}, tensors)
-    return model_class(architecture)(file)
+    model = model_class(architecture)(file)
+    blocks = own_blocks(model, file)
+    return [model] if blocks is None else [model, blocks]
 
 
 class _Derivation:
@@ -177,6 +192,7 @@ class _Derivation:
 
     def __init__(self, config: Config, names: Set[str], special: Specials) -> None:
         self._config, self._names, self._special = config, names, special
+        self._layers = config.get("num_hidden_layers", int, 0)
 
     def in_layers(self, count: int) -> Iterator[tuple[str, TensorShape]]:
         """Yield GGUF's names of the tensors of `count` layers in the checkpoint, and the shapes to show."""
@@ -185,12 +201,12 @@ class _Derivation:
             if self._source(name) is not None:
                 yield name, self._rule(name).shown
 
-    def of(self, model: Any) -> Iterator[Planned]:
-        joined = dict(self._joined(model.joined_weights()))
-        skipped = {name for _, parts in joined.values() for name in parts}
+    def of(self, parts: Sequence[HasWeights]) -> Iterator[Planned]:
+        joined = dict(self._joined(chain.from_iterable(part.joined_weights() for part in parts)))
+        skipped = {name for _, own in joined.values() for name in own}
         yield from (planned for planned, _ in joined.values())
         yield from longrope_factors(self._config)
-        for name, weight in model.weights():
+        for name, weight in chain.from_iterable(part.weights() for part in parts):
             if name == "rope_freqs.weight":
                 factors = llama3_rope_factors(self._config)
                 if factors is not None:
@@ -251,11 +267,19 @@ class _Derivation:
         stem, kind = _stem(inner), inner.rpartition(".")[2]
         table = (_IN_LAYER if match else _OUTSIDE).get(stem, stem)
         sources = (*self._rule(name).sources, *table.split())
-        prefixes = [f"{layers}.{match[1]}." for layers in _LAYERS] if match else [""]
+        prefixes = list(self._prefixes(int(match[1]))) if match else [""]
         for source in sources:
             for prefix in prefixes:
                 yield f"{prefix}{source}.{kind}" if kind in _KINDS else f"{prefix}{source}"
                 yield f"{prefix}{source}"
+
+    def _prefixes(self, index: int) -> Iterator[str]:
+        """Yield what names of a layer may begin with, or of a block after the layers."""
+        yield from (f"{layers}.{index}." for layers in _LAYERS)
+        if (blocks := num_blocks(self._config)) and (block := index - self._layers) >= 0:
+            yield f"mtp.layers.{block}."
+            if blocks == 1:
+                yield "mtp."
 
 
 def _stem(name: str) -> str:

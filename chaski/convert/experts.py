@@ -10,7 +10,7 @@ from chaski.convert.metadata import Metadata, head_size, rope
 from chaski.errors import UnsupportedError
 from chaski.ml.moe_ops import Gating
 
-__all__ = ["blocks_after", "expert_metadata", "first", "full_expert_metadata", "rotated"]
+__all__ = ["expert_metadata", "first", "full_expert_metadata", "rotated"]
 
 T = TypeVar("T", int, float, bool, str)
 
@@ -62,12 +62,6 @@ def expert_metadata(config: Config, *more: str) -> Metadata:
 def full_expert_metadata(config: Config) -> Metadata:
     """Return `expert_metadata` with every further key that the configuration states."""
     return expert_metadata(config, *_STATED)
-
-
-def blocks_after(config: Config) -> list[str]:
-    """Return patterns of names of the blocks for multi-token prediction, which follow the last layer."""
-    layers, more = config.count("num_hidden_layers"), config.get("num_nextn_predict_layers", int, 0)
-    return [rf"layers\.{index}\..*" for index in range(layers, layers + more)]
 
 
 def rotated(config: Config, share: float = 1.0) -> int:

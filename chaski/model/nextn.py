@@ -42,6 +42,7 @@ class NextnTensors(Module):
         """`names`: the tensors that the file has. `norm` makes a norm of states."""
         size = config.hidden_size
         self._size = size
+        self._stored_elsewhere: tuple[Norm, ...] = ()  # a tuple, whose weights are not this module's
         self.eh_proj = Linear(2 * size, size)
         self.enorm = norm(config)
         self.hnorm = norm(config)
@@ -72,9 +73,14 @@ class NextnTensors(Module):
         own: Embedding | None = getattr(self, "embed_tokens", None)
         return usual if own is None else own(tokens)
 
+    def use_norm(self, norm: Norm) -> None:
+        """Take the norm of states before logits that the file stores elsewhere."""
+        self._stored_elsewhere = (norm,)
+
     def norm_or(self, usual: Norm) -> Norm:
         """Return the block's own norm of states before logits, or `usual`, the model's."""
-        norm: Norm = getattr(self, "shared_head_norm", usual)
+        (elsewhere,) = self._stored_elsewhere or (usual,)
+        norm: Norm = getattr(self, "shared_head_norm", elsewhere)
         return norm
 
     def normalized(self, x: Tensor, usual: Norm) -> Tensor:

@@ -102,7 +102,11 @@ class OwnBlocks(StepDraft):
             tensors.append(own)
             # The names of attributes are those of tensors: `blk.3.attn_q`, `blk.3.nextn.enorm`.
             setattr(self, f"blk.{index}", layers[-1])
-            setattr(self, f"blk.{index}.nextn", tensors[-1])
+            setattr(self, f"blk.{index}.nextn", own)
+            names = (f"blk.{index}.{each}_norm.weight" for each in ("layer_output", "nextn.shared_head"))
+            if [name in file.tensors for name in names] == [True, False]:
+                own.use_norm(norm := model.norm(config))
+                setattr(self, f"blk.{index}.layer_output_norm", norm)
         self._blocks = tuple(zip(layers, tensors, strict=True))
 
     @property

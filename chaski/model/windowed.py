@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, LayerCache
 from chaski.ml import ops
@@ -53,12 +55,15 @@ class WindowedModel(llama.Model):
         super().__init__(file, projector)
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
-        count = file.get(f"{file.architecture}.block_count", int)
-        is_near = (False,) * count
+        layers, blocks = self.config.num_layers, file.get(f"{file.architecture}.block_count", int)
+        is_near: tuple[bool, ...] = ()
         if self.window is not None:
+            listed = file.metadata.get(f"{file.architecture}.attention.sliding_window_pattern")
+            count = layers if isinstance(listed, np.ndarray) and len(listed) == layers else blocks
             is_near = sliding_layers(file, count, self.period, sees_all=self.sees_all)
-        self._has_window = is_near
-        self.is_near = is_near[: self.config.num_layers]
+        # A block that the file does not list sees all tokens.
+        self._has_window = (*is_near, *[False] * (blocks - len(is_near)))
+        self.is_near = self._has_window[:layers]
         return [self.layer_of(file, is_near) for is_near in self.is_near]
 
     def layer_of(self, file: GGUFFile, is_near: bool) -> DecoderLayer:

@@ -1,4 +1,8 @@
-"""Blocks for multi-token prediction after the last layer: the file of a checkpoint does not get them."""
+"""Blocks for multi-token prediction after the last layer of checkpoints.
+
+Which blocks a file gets, and their tensors, is compared with llama.cpp's converter in
+tests/model/test_families.py: the configurations `blocks`.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +10,49 @@ from pathlib import Path
 
 import pytest
 
+import chaski
 from chaski.convert.convert import convert
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
-from tests.families import checkpoint, converted, expected
+from tests.families import NAMES, checkpoint, converted, expected, settings_of
 
-FAMILIES = ("bailingmoe2", "cohere2moe", "glm4moe", "hy_v3")
+WITH_BLOCKS = [family for family in NAMES if "blocks" in settings_of(family)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_blocks_after_the_last_layer_are_left_out(family: str, tmp_path: Path) -> None:
-    known = expected(f"{family}/usual")
-    layers = known["config"]["num_hidden_layers"]
-    more = {
-        f"model.layers.{layers}.eh_proj.weight": [32, 64],
-        f"model.layers.{layers}.self_attn.q_proj.weight": [48, 32],
-    }
+@pytest.mark.parametrize("family", WITH_BLOCKS)
+def test_blocks_of_a_checkpoint_propose(family: str) -> None:
+    with chaski.load(converted(f"{family}/blocks"), context=128, threads=1) as model:
+        found = [
+            model.generate(
+                [7, 9, 11, 8], temperature=0, num_predict=12, ignore_eos=True, draft_num_predict=most
+            )
+            for most in (0, 4)
+        ]
+    assert found[0].token_ids == found[1].token_ids
+    assert found[1].done.proposed_tokens > 0
+
+
+def test_a_checkpoint_that_lost_its_blocks_gets_none(tmp_path: Path) -> None:
+    """Those that transformers saves have lost them, and their configurations still count them."""
+    known = expected("glm4moe/usual")
+    config = known["config"] | {"num_nextn_predict_layers": 1}
+    folder = checkpoint(tmp_path / "saved", config, known["tensors"], known["seed"])
+    convert(folder, tmp_path / "saved.gguf", "F32")
+    with open_gguf(tmp_path / "saved.gguf") as found, open_gguf(converted("glm4moe/usual")) as usual:
+        assert found.tensors.keys() == usual.tensors.keys()
+        assert found.metadata.keys() == usual.metadata.keys()
+
+
+def test_blocks_of_deepseek_v3_are_left_out(tmp_path: Path) -> None:
+    """The converter of llama.cpp leaves them out as well."""
+    known = expected("deepseek2/v3")
+    layers, size = known["config"]["num_hidden_layers"], known["config"]["hidden_size"]
+    more = {f"model.layers.{layers}.eh_proj.weight": [size, 2 * size]}
     config = known["config"] | {"num_nextn_predict_layers": 1}
     folder = checkpoint(tmp_path / "more", config, known["tensors"] | more, known["seed"])
     convert(folder, tmp_path / "more.gguf", "F32")
-    with open_gguf(tmp_path / "more.gguf") as found, open_gguf(converted(f"{family}/usual")) as usual:
+    with open_gguf(tmp_path / "more.gguf") as found, open_gguf(converted("deepseek2/v3")) as usual:
         assert found.tensors.keys() == usual.tensors.keys()
-        assert found.metadata.keys() == usual.metadata.keys()
 
 
 def test_other_blocks_are_an_error(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
-from chaski.convert.experts import blocks_after, full_expert_metadata, rotated
+from chaski.convert.experts import full_expert_metadata, rotated
 from chaski.convert.metadata import Metadata, common_metadata
 
 
@@ -26,6 +27,7 @@ def metadata(config: Config) -> Metadata:
             "rope.dimension_count": rotated(config, 1.0 if is_sarvam else 0.5),
             "vocab_size": config.get("vocab_size", int),
         }
+        | block_metadata(config)
     )
 
 
@@ -39,7 +41,7 @@ def special(config: Config) -> Mapping[str, Special]:
     return {"exp_probs_b": Special(function=lambda values: values - values.mean())}
 
 
-FAMILY = derived_family("bailingmoe2", metadata, special, left_out=blocks_after)
+FAMILY = derived_family("bailingmoe2", metadata, special)
 CHECKPOINTS = (
     "BailingMoeV2ForCausalLM",
     "SarvamMoEForCausalLM",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.experts import blocks_after, expert_metadata
+from chaski.convert.experts import expert_metadata
 from chaski.convert.metadata import Metadata, common_metadata, head_size, windows
 from chaski.errors import UnsupportedError
 
@@ -38,6 +39,7 @@ def metadata(config: Config) -> Metadata:
             if shared
             else {}
         )
+        | block_metadata(config)
     )
 
 
@@ -57,5 +59,5 @@ def _sizes(config: Config) -> Metadata:
     return entries
 
 
-FAMILY = derived_family("cohere2moe", metadata, defaults={"tie_word_embeddings": True}, left_out=blocks_after)
+FAMILY = derived_family("cohere2moe", metadata, defaults={"tie_word_embeddings": True})
 CHECKPOINTS = ("Cohere2MoeForCausalLM",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.experts import full_expert_metadata
@@ -28,8 +29,9 @@ def metadata(config: Config) -> Metadata:
             "rope.scaling.type": "none",
         }
         | windows(config, _PERIOD)
+        | block_metadata(config)
     )
 
 
-FAMILY = derived_family("exaone-moe", metadata, unused=(r"mtp\..*",))
+FAMILY = derived_family("exaone-moe", metadata)
 CHECKPOINTS = ("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.experts import blocks_after, full_expert_metadata, rotated
+from chaski.convert.experts import full_expert_metadata, rotated
 from chaski.convert.metadata import Metadata, common_metadata
 from chaski.ml.moe_ops import Gating
 
@@ -18,8 +19,9 @@ def metadata(config: Config) -> Metadata:
             "expert_gating_func": Gating.SIGMOID + 1,
             "rope.dimension_count": rotated(config, 0.5),
         }
+        | block_metadata(config)
     )
 
 
-FAMILY = derived_family("glm4moe", metadata, left_out=blocks_after)
+FAMILY = derived_family("glm4moe", metadata)
 CHECKPOINTS = ("Glm4MoeForCausalLM", "SolarOpenForCausalLM")

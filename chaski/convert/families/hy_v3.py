@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
-from chaski.convert.derived import derived_family
-from chaski.convert.experts import blocks_after, expert_metadata
+from chaski.convert.derived import Special, derived_family
+from chaski.convert.experts import expert_metadata
 from chaski.convert.metadata import Metadata, common_metadata
 from chaski.ml.moe_ops import Gating
 
@@ -22,8 +25,13 @@ def metadata(config: Config) -> Metadata:
             "expert_weights_norm": config.get("route_norm", bool, True),
             "expert_weights_scale": config.get("router_scaling_factor", float, 1.0),
         }
+        | block_metadata(config)
     )
 
 
-FAMILY = derived_family("hy_v3", metadata, left_out=blocks_after)
+def special(config: Config) -> Mapping[str, Special]:
+    return {"nextn.shared_head_norm": Special(sources=("final_layernorm",))}
+
+
+FAMILY = derived_family("hy_v3", metadata, special)
 CHECKPOINTS = ("HYV3ForCausalLM",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chaski.convert.blocks import block_metadata, num_blocks
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
 from chaski.convert.experts import expert_metadata
@@ -30,6 +31,7 @@ def metadata(config: Config) -> Metadata:
     heads = config.get("num_key_value_heads", int)
     return (
         entries
+        | block_metadata(config)
         | {"expert_gating_func": Gating.SIGMOID + 1}
         | expert_metadata(config, "expert_feed_forward_length")
         | {
@@ -48,16 +50,17 @@ def metadata(config: Config) -> Metadata:
 
 
 def _kinds(config: Config) -> list[str]:
-    """Return the kind of each layer, from old or new configurations."""
+    """Return the kind of each layer and block, from old or new configurations."""
+    blocks = ["sliding_attention"] * num_blocks(config)
     if "hybrid_layer_pattern" not in config:
-        return config.list("layer_types", str)
+        return [*config.list("layer_types", str), *blocks]
     kinds = ["full_attention", "sliding_attention"]
-    return [kinds[each] for each in config.list("hybrid_layer_pattern", int)]
+    return [*(kinds[each] for each in config.list("hybrid_layer_pattern", int)), *blocks]
 
 
 def special(config: Config) -> Mapping[str, Special]:
     return {"attn_sinks": Special(sources=("self_attn.attention_sink_bias", "self_attn.sinks"))}
 
 
-FAMILY = derived_family("mimo2", metadata, special, unused=(r"mtp\..*",))
+FAMILY = derived_family("mimo2", metadata, special, defaults={"num_nextn_predict_layers": 3})
 CHECKPOINTS = ("MiMoV2FlashForCausalLM",)

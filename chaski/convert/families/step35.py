@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
+from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
+from chaski.convert.blocks import block_metadata, num_blocks
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
-from chaski.convert.experts import blocks_after
 from chaski.convert.metadata import (
     Metadata,
     common_metadata,
@@ -20,13 +21,16 @@ from chaski.convert.tensors import Constant, Planned
 from chaski.errors import UnsupportedError
 from chaski.ml.moe_ops import Gating
 
+T = TypeVar("T")
+
 _NEAR = "sliding_attention"
 
 
 def metadata(config: Config) -> Metadata:
     layers = config.count("num_hidden_layers")
-    kinds = config.list("layer_types", str)[:layers]
-    shares = config.list("partial_rotary_factors", float)[:layers]
+    count = layers + num_blocks(config)
+    kinds = _padded(config.list("layer_types", str), count, "full_attention")
+    shares = _padded(config.list("partial_rotary_factors", float), count, 0.5)
     if shares != [1.0 if kind == _NEAR else 0.5 for kind in kinds]:
         raise UnsupportedError(f"{config.path}: 'partial_rotary_factors' has values that cannot be converted")
     other = config.part("attention_other_setting")
@@ -54,7 +58,8 @@ def metadata(config: Config) -> Metadata:
             "leading_dense_block_count": _dense(config, layers),
             "moe_every_n_layers": 1,
         }
-        | _limits(config, layers)
+        | _limits(config, count)
+        | block_metadata(config)
     )
 
 
@@ -74,18 +79,32 @@ def _dense(config: Config, layers: int) -> int:
     return first
 
 
-def _limits(config: Config, layers: int) -> Metadata:
+def _padded(values: list[T], count: int, default: T) -> list[T]:
+    """Return the values of `count` layers and blocks; blocks that have none get the default."""
+    return [*values, *[default] * count][:count]
+
+
+def _limits(config: Config, count: int) -> Metadata:
     names = {"swiglu_clamp_exp": "swiglu_limits", "swiglu_clamp_shexp": "swiglu_limits_shared"}
     return {
-        key: [0.0 if each is None else float(each) for each in config.list(name)[:layers]]
+        key: _padded([0.0 if each is None else float(each) for each in config.list(name)], count, 0.0)
         for key, name in names.items()
         if name in config
     }
 
 
 def special(config: Config) -> Mapping[str, Special]:
-    norms = ("output_norm", "attn_norm", "attn_q_norm", "attn_k_norm", "ffn_norm")
+    norms = (
+        "output_norm",
+        "attn_norm",
+        "attn_q_norm",
+        "attn_k_norm",
+        "ffn_norm",
+        "nextn.enorm",
+        "nextn.hnorm",
+    )
     sources = {
+        "nextn.shared_head_head": "transformer.shared_head.output",
         "attn_gate": "self_attn.g_proj",
         "exp_probs_b": "moe.router_bias",
         "ffn_gate_inp": "moe.gate",
@@ -95,10 +114,11 @@ def special(config: Config) -> Mapping[str, Special]:
     return {
         **{name: Special(shift=1.0) for name in norms},
         **{name: Special(sources=(source,)) for name, source in sources.items()},
+        "nextn.shared_head_norm": Special(sources=("transformer.shared_head.norm",), shift=1.0),
     }
 
 
-_DERIVED = derived_family("step35", metadata, special, left_out=blocks_after)
+_DERIVED = derived_family("step35", metadata, special)
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:

@@ -1,0 +1,51 @@
+"""Blocks for multi-token prediction in checkpoints: layers after the last one, or tensors `mtp.`."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from chaski.convert.config import Config
+from chaski.convert.metadata import Metadata
+
+__all__ = ["block_metadata", "blocks_after", "num_blocks", "with_present_blocks"]
+
+_COUNT = "num_nextn_predict_layers"
+
+
+def num_blocks(config: Config) -> int:
+    """Return the number of blocks; see `with_present_blocks`."""
+    return config.get(_COUNT, int, None) or 0
+
+
+def with_present_blocks(config: Config, names: Set[str]) -> Config:
+    """Return the configuration with the number of blocks whose tensors the checkpoint contains.
+
+    transformers saves a checkpoint without its blocks, whatever the configuration says.
+    """
+    stated = num_blocks(config)
+    if not stated:
+        return config
+    layers = config.count("num_hidden_layers")
+    present = 0
+    while present < stated and any(name in names for name in _joins(layers, present)):
+        present += 1
+    return Config(config.path, {_COUNT: present}).over(config)
+
+
+def _joins(layers: int, block: int) -> set[str]:
+    """Return the names that checkpoints have for the matrix that joins embedding and state."""
+    listed = {f"layers.{layers + block}.eh_proj.weight", f"mtp.layers.{block}.eh_proj.weight"}
+    return listed if block else {*listed, "mtp.fc.weight"}
+
+
+def block_metadata(config: Config) -> Metadata:
+    """Return the keys for blocks, which count as layers; none without blocks."""
+    count = num_blocks(config)
+    layers = config.count("num_hidden_layers")
+    return {"block_count": layers + count, "nextn_predict_layers": count} if count else {}
+
+
+def blocks_after(config: Config) -> list[str]:
+    """Return patterns of names of the blocks, for a family whose files do not get them."""
+    layers = config.count("num_hidden_layers")
+    return [rf"layers\.{layers + block}\..*" for block in range(num_blocks(config))]
