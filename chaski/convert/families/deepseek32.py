@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from chaski.convert.blocks import blocks_after
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
-from chaski.convert.experts import blocks_after
 from chaski.convert.families import deepseek2
 from chaski.convert.latent import split_heads
 from chaski.convert.metadata import Metadata

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from chaski.convert.blocks import blocks_after
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.experts import blocks_after
 from chaski.convert.families import deepseek32
 from chaski.convert.metadata import Metadata, rope
 
