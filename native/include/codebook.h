@@ -34,4 +34,10 @@ using IQ2_SBook = Book<kIQ2_SWords, kIQ2Codes>;
 using IQ3_XXSBook = Book<kIQ3_XXSWords, kIQ3_XXSCodes>;
 using IQ3_SBook = Book<kIQ3_SWords, kIQ3_SCodes>;
 
+// 2, or 0 where a byte is 1.
+CHASKI_INLINE U8x64 delta_of_sign(U8x64 signs) {
+    alignas(16) constexpr uint8_t kDeltas[16] = {2, 0};
+    return lookup(kDeltas, signs);
+}
+
 }  // namespace chaski::CHASKI_ISA

@@ -18,28 +18,67 @@ CHASKI_INLINE I32x16 nibble(U8x64 a) {
     return bits<4 * N, 4>(as_i32(a));
 }
 
-struct IQ1_S : Block<DType::IQ1_S, 32, 9, 18> {
+// Besides what all formats define (block.h), these define of run R of 32 elements
+//   Entries         their codebook
+//   low(R, H)       the line of the low bytes of indices, of half H of the run if the run has two
+//   high<R, H>()    the high bytes, if there are more than 256 entries
+//   signs<R>()      in byte g, the signs of elements 8 g to 8 g + 7
+// or, instead of the last one, if kHasDeltas
+//   deltas<R>()     in byte g, what is added to all codes of elements 8 g to 8 g + 7: 0 or 2
+template <DType T, int kSub, int kOffset>
+struct EntryBlock : Block<T, kSub, kOffset, 2 * kOffset> {
+    static constexpr bool kHasDeltas = false;
+};
+
+struct IQ1_S : EntryBlock<DType::IQ1_S, 32, 9> {
+    using Entries = IQ1Book;
+    static constexpr bool kHasDeltas = true;
+
+    CHASKI_INLINE I32x16 rest(int run) const { return load_u16(line<1>(run)); }
+    CHASKI_INLINE const uint8_t* low(int run, int = 0) const { return line<2>(run); }
+    template <int R, int H = 0>
+    CHASKI_INLINE U8x64 high() const {
+        return spread<0, 3>(rest(R));
+    }
+    template <int R>
+    CHASKI_INLINE U8x64 deltas() const {
+        return delta_of_sign(copy_byte<0>(as_bytes(bits<15, 1>(rest(R)))));
+    }
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        const I32x16 rest = load_u16(line<1>(S));
-        return shifted_entries<IQ1Book, I / 2, I % 2, 15>(load<2>(S), spread<0, 3>(rest), as_bytes(rest));
+        return shifted_entries<IQ1Book, I / 2, I % 2, 15>(load_u8(low(S)), high<S>(), as_bytes(rest(S)));
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
-        return load_f16(line<0>()) * splat(0.125f) * odd(bits<12, 3>(load_u16(line<1>(S))));
+        return load_f16(line<0>()) * splat(0.125f) * odd(bits<12, 3>(rest(S)));
     }
 };
 
 // Nibble g of the high bytes has three bits of index g and its sign. Each 16-bit number of the scales has
 // four of three bits, and a quarter of d at the top.
-struct IQ1_M : Block<DType::IQ1_M, 16, 9, 18> {
+struct IQ1_M : EntryBlock<DType::IQ1_M, 16, 9> {
+    using Entries = IQ1Book;
+    static constexpr bool kHasDeltas = true;
+
+    // The first of the four nibbles of a run.
+    template <int R>
+    static constexpr int kNibble = 4 * (R % 2);
+
+    CHASKI_INLINE U8x64 rest(int run) const { return load<1>(run / 2); }
+    CHASKI_INLINE const uint8_t* low(int run, int = 0) const { return line<2>(run); }
+    template <int R, int H = 0>
+    CHASKI_INLINE U8x64 high() const {
+        return field<0, 3>(spread<4 * kNibble<R>, 4>(as_i32(rest(R))));
+    }
+    template <int R>
+    CHASKI_INLINE U8x64 deltas() const {
+        return delta_of_sign(field<3, 1>(spread<4 * kNibble<R>, 4>(as_i32(rest(R)))));
+    }
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        constexpr int kGroup = 2 * (S % 2) + I / 2, kNibble = 4 * (S / 2 % 2);
-        const U8x64 rest = load<1>(S / 4);
-        const U8x64 high = field<0, 3>(spread<4 * kNibble, 4>(as_i32(rest)));
-        return shifted_entries<IQ1Book, kGroup, I % 2, 4 * (kNibble + kGroup) + 3>(load<2>(S / 2), high,
-                                                                                   rest);
+        constexpr int kRun = S / 2, kGroup = 2 * (S % 2) + I / 2;
+        return shifted_entries<IQ1Book, kGroup, I % 2, 4 * (kNibble<kRun> + kGroup) + 3>(
+            load_u8(low(kRun)), high<kRun>(), rest(kRun));
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
@@ -50,11 +89,18 @@ struct IQ1_M : Block<DType::IQ1_M, 16, 9, 18> {
     }
 };
 
-struct IQ2_XXS : Block<DType::IQ2_XXS, 32, 43, 86> {
+struct IQ2_XXS : EntryBlock<DType::IQ2_XXS, 32, 43> {
+    using Entries = IQ2_XXSBook;
+
+    CHASKI_INLINE const uint8_t* low(int run, int = 0) const { return line<1>(2 * run); }
+    template <int R>
+    CHASKI_INLINE U8x64 signs() const {
+        return with_eighth_sign(spread<0, 7>(as_i32(load<1>(2 * R + 1))));
+    }
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        const U8x64 low = load<1>(2 * S), signs = with_eighth_sign(spread<0, 7>(as_i32(load<1>(2 * S + 1))));
-        return signed_entries<IQ2_XXSBook, I / 2, I % 2, 4 * I, 86>(low, low, signs);
+        const U8x64 index = load_u8(low(S));
+        return signed_entries<IQ2_XXSBook, I / 2, I % 2, 4 * I, 86>(index, index, signs<S>());
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
@@ -63,13 +109,23 @@ struct IQ2_XXS : Block<DType::IQ2_XXS, 32, 43, 86> {
 };
 
 // Packing separated the low bytes of indices from the bytes with a high bit and the signs.
-struct IQ2_XS : Block<DType::IQ2_XS, 16, 43, 86> {
+struct IQ2_XS : EntryBlock<DType::IQ2_XS, 16, 43> {
+    using Entries = IQ2_XSBook;
+
+    CHASKI_INLINE const uint8_t* low(int run, int = 0) const { return line<2>(2 * run); }
+    template <int R, int H = 0>
+    CHASKI_INLINE U8x64 high() const {
+        return field<0, 1>(load<2>(2 * R + 1));
+    }
+    template <int R>
+    CHASKI_INLINE U8x64 signs() const {
+        return with_eighth_sign(field<1, 7>(load<2>(2 * R + 1)));
+    }
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        constexpr int kGroup = 2 * (S % 2) + I / 2;
-        const U8x64 low = load<2>(S / 2 * 2), rest = load<2>(S / 2 * 2 + 1);
+        constexpr int kRun = S / 2, kGroup = 2 * (S % 2) + I / 2;
         return signed_entries<IQ2_XSBook, kGroup, I % 2, 8 * kGroup + 4 * (I % 2), 86>(
-            low, field<0, 1>(rest), with_eighth_sign(field<1, 7>(rest)));
+            load_u8(low(kRun)), high<kRun>(), signs<kRun>());
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
@@ -77,13 +133,23 @@ struct IQ2_XS : Block<DType::IQ2_XS, 16, 43, 86> {
     }
 };
 
-struct IQ2_S : Block<DType::IQ2_S, 16, 43, 86> {
+struct IQ2_S : EntryBlock<DType::IQ2_S, 16, 43> {
+    using Entries = IQ2_SBook;
+
+    CHASKI_INLINE const uint8_t* low(int run, int = 0) const { return line<3>(run); }
+    template <int R, int H = 0>
+    CHASKI_INLINE U8x64 high() const {
+        return spread<8 * (R % 4), 2>(as_i32(load<2>(R / 4)));
+    }
+    template <int R>
+    CHASKI_INLINE U8x64 signs() const {
+        return load<4>(R);
+    }
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        constexpr int kGroup = 2 * (S % 2) + I / 2;
-        const U8x64 high = spread<8 * (S / 2 % 4), 2>(as_i32(load<2>(S / 8)));
-        return signed_entries<IQ2_SBook, kGroup, I % 2, 8 * kGroup + 4 * (I % 2), 86>(load<3>(S / 2), high,
-                                                                                      load<4>(S / 2));
+        constexpr int kRun = S / 2, kGroup = 2 * (S % 2) + I / 2;
+        return signed_entries<IQ2_SBook, kGroup, I % 2, 8 * kGroup + 4 * (I % 2), 86>(
+            load_u8(low(kRun)), high<kRun>(), signs<kRun>());
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
@@ -91,11 +157,18 @@ struct IQ2_S : Block<DType::IQ2_S, 16, 43, 86> {
     }
 };
 
-struct IQ3_XXS : Block<DType::IQ3_XXS, 32, 62, 124> {
+struct IQ3_XXS : EntryBlock<DType::IQ3_XXS, 32, 62> {
+    using Entries = IQ3_XXSBook;
+
+    CHASKI_INLINE const uint8_t* low(int run, int half) const { return line<2>(2 * run + half); }
+    template <int R>
+    CHASKI_INLINE U8x64 signs() const {
+        return with_eighth_sign(spread<0, 7>(as_i32(load<1>(R))));
+    }
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        const U8x64 low = load<2>(2 * S + I / 4), signs = with_eighth_sign(spread<0, 7>(as_i32(load<1>(S))));
-        return signed_entries<IQ3_XXSBook, I % 4, 0, 4 * I, 124>(low, low, signs);
+        const U8x64 index = load_u8(low(S, I / 4));
+        return signed_entries<IQ3_XXSBook, I % 4, 0, 4 * I, 124>(index, index, signs<S>());
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {
@@ -103,11 +176,22 @@ struct IQ3_XXS : Block<DType::IQ3_XXS, 32, 62, 124> {
     }
 };
 
-struct IQ3_S : Block<DType::IQ3_S, 32, 15, 30> {
+struct IQ3_S : EntryBlock<DType::IQ3_S, 32, 15> {
+    using Entries = IQ3_SBook;
+
+    CHASKI_INLINE const uint8_t* low(int run, int half) const { return line<4>(2 * run + half); }
+    template <int R, int H>
+    CHASKI_INLINE U8x64 high() const {
+        return spread<8 * (R % 4) + 4 * H, 1>(as_i32(load<2>(R / 4)));
+    }
+    template <int R>
+    CHASKI_INLINE U8x64 signs() const {
+        return load<3>(R);
+    }
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {
-        const U8x64 high = spread<8 * (S % 4) + I / 4 * 4, 1>(as_i32(load<2>(S / 4)));
-        return signed_entries<IQ3_SBook, I % 4, 0, 4 * I, 30>(load<4>(2 * S + I / 4), high, load<3>(S));
+        return signed_entries<IQ3_SBook, I % 4, 0, 4 * I, 30>(load_u8(low(S, I / 4)), high<S, I / 4>(),
+                                                              signs<S>());
     }
     template <int S>
     CHASKI_INLINE F32x16 scale() const {

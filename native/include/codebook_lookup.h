@@ -39,9 +39,8 @@ CHASKI_INLINE U8x64 signed_entries(U8x64 low, U8x64 high, U8x64 signs) {
 // The same plus 2, or 0 where bit From of the lanes of `signs` is set.
 template <class Book, int B, int L, int From>
 CHASKI_INLINE U8x64 shifted_entries(U8x64 low, U8x64 high, U8x64 signs) {
-    alignas(16) constexpr uint8_t kDeltas[16] = {2, 0};
     return entries<Book, B, L>(low, high) |
-           lookup(kDeltas, copy_byte<0>(as_bytes(bits<From, 1>(as_i32(signs)))));
+           delta_of_sign(copy_byte<0>(as_bytes(bits<From, 1>(as_i32(signs)))));
 }
 
 // Four fields of `Width` bits, from bit From of each lane on, as its four bytes.

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "blocks.h"
+#include "codebook_sums.h"
 #include "finish.h"
 #include "super_blocks.h"
 #include "tiles.h"
@@ -146,10 +147,10 @@ CHASKI_INLINE void sum_run(Format block, const TokenTerms<Format>& x, int64_t at
     });
 }
 
+// y += the scaled sums.
 template <int R, class Format, int N>
-CHASKI_INLINE void add_run(Format block, const TokenTerms<Format>& x, int64_t at, F32x16 (&y)[N]) {
-    I32x16 isum[kSubsOfRun<Format>][N];
-    sum_run<R>(block, x, at, isum);
+CHASKI_INLINE void add_sums_of_run(Format block, const TokenTerms<Format>& x, int64_t at,
+                                   const I32x16 (*isum)[N], F32x16 (&y)[N]) {
     unroll<kSubsOfRun<Format>>([&](auto s) __attribute__((always_inline)) {
         constexpr int kS = R * kSubsOfRun<Format> + s;
         const F32x16 scale = block.template scale<kS>();
@@ -229,10 +230,26 @@ CHASKI_INLINE void add_block(Format block, const TokenTerms<Format>& x, int64_t 
     const auto fetch = [&](auto r) __attribute__((always_inline)) {
         ahead.template fetch<Format::kBytes, r.value, kRuns>(block.p);
     };
-    if constexpr (!Format::kIsSuper) {
+    if constexpr (kSumsEntries && has_codebook(Format::kType)) {
+        I32x16 isum[kRuns * kSubsOfRun<Format>][N];
+        sum_entries(block, x.values + at, x.k, isum);
         unroll<kRuns>([&](auto r) __attribute__((always_inline)) {
+            constexpr int kFirst = r * kSubsOfRun<Format>;
             fetch(r);
-            add_run<r.value>(block, x, at, y);
+            if constexpr (Format::kHasDeltas) {
+                unroll<kSubsOfRun<Format> * N>([&](auto i) __attribute__((always_inline)) {
+                    I32x16& sum = isum[kFirst + i / N][i % N];
+                    sum = sum + x.start(i % N, at, kFirst + i / N);
+                });
+            }
+            add_sums_of_run<r.value>(block, x, at, isum + kFirst, y);
+        });
+    } else if constexpr (!Format::kIsSuper) {
+        unroll<kRuns>([&](auto r) __attribute__((always_inline)) {
+            I32x16 isum[kSubsOfRun<Format>][N];
+            fetch(r);
+            sum_run<r.value>(block, x, at, isum);
+            add_sums_of_run<r.value>(block, x, at, isum, y);
         });
     } else {
         I32x16 products[N];
