@@ -344,6 +344,7 @@ class Plan:
         dim: int,
         history: int,
         heads: int,
+        value_size: int,
         scale: float,
         cap: float,
         is_plain: bool,
@@ -381,6 +382,7 @@ class Plan:
         dim: int,
         longest: int,
         heads: int,
+        value_size: int,
         scale: float,
         cap: float,
         is_plain: bool,
@@ -501,6 +503,9 @@ class Plan:
     def combine(
         self, dim: int, count: int, width: int, x: int, routes: int | None, groups: int, y: int
     ) -> None: ...
+    def head_matmul(
+        self, dim: int, heads: Sequence[WeightMatrix], x: int | None, quantized: int | None, y: int
+    ) -> None: ...
     def matmul(
         self,
         dim: int,
@@ -603,7 +608,7 @@ class Plan:
         self, dim: int, groups: int, source_width: int, first: int, width: int, x: int, y: int
     ) -> None: ...
     def concat_columns(
-        self, dim: int, width: int, target_width: int, first: int, stride: int, x: int, y: int
+        self, dim: int, groups: int, width: int, target_width: int, first: int, stride: int, x: int, y: int
     ) -> None: ...
     def space_to_depth(self, dim: int, source_dim: int, width: int, count: int, x: int, y: int) -> None: ...
     def average_rows(self, dim: int, source_dim: int, width: int, count: int, x: int, y: int) -> None: ...

@@ -7,7 +7,7 @@ about the whole model's rate.
 
 from __future__ import annotations
 
-from benchmarks.shapes import gemma3, gemma4, gptoss, lfm2, llama, qwen35
+from benchmarks.shapes import deepseek2, gemma3, gemma4, glm4moe, gptoss, lfm2, llama, mamba2, qwen35
 from benchmarks.shapes.shape import Matrix, Shape, Vocabulary
 
 __all__ = ["SHAPES", "Matrix", "Shape", "Vocabulary"]
@@ -19,4 +19,7 @@ SHAPES: dict[str, Shape] = {
     **gemma4.SHAPES,
     **lfm2.SHAPES,
     **gptoss.SHAPES,
+    **deepseek2.SHAPES,
+    **glm4moe.SHAPES,
+    **mamba2.SHAPES,
 }

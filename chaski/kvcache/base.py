@@ -16,10 +16,11 @@ from msgspec import Struct
 from chaski.errors import UnsupportedError
 from chaski.kvcache.batch import Batch
 from chaski.kvcache.extents import Extent, Span
+from chaski.ml import ops
 from chaski.ml.backend import Backend, CellRows
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Rope, Tensor
 
-__all__ = ["Cache", "KVShape", "KVTypes", "LayerCache", "LeafCache", "kv_buffers"]
+__all__ = ["Cache", "KVShape", "KVTypes", "LayerCache", "LeafCache", "kv_buffers", "update_buffers"]
 
 _STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0))
 
@@ -29,13 +30,20 @@ class KVShape:
     """The key/value heads of one layer, their sizes, and how positions are in the keys.
 
     `rope` rotated the keys. It is None where keys cannot be moved to another position, and has no frequencies
-    where keys do not depend on it.
+    where keys do not depend on it. With `values_in_keys`, the last `value_size` elements of a key are its
+    value (latent attention), and only keys are stored.
     """
 
     heads: int
     key_size: int
     value_size: int
     rope: Rope | None = field(default=None, compare=False)
+    values_in_keys: bool = False
+
+    def roles(self) -> Sequence[tuple[KVRole, int]]:
+        """Return what the buffers of a layer hold, and the size of a head in each of them."""
+        keys = (KVRole.KEYS, self.key_size)
+        return [keys] if self.values_in_keys else [keys, (KVRole.VALUES, self.value_size)]
 
 
 class KVTypes(Struct, frozen=True):
@@ -43,6 +51,10 @@ class KVTypes(Struct, frozen=True):
 
     keys: DType
     values: DType
+
+    def of(self, role: KVRole) -> DType:
+        """Return the type of keys or of values."""
+        return self.keys if role is KVRole.KEYS else self.values
 
     @classmethod
     def parse(cls, name: str) -> KVTypes:
@@ -62,23 +74,36 @@ def kv_buffers(
     cells: int,
     types: KVTypes,
     layers: Sequence[int] | None = None,
-) -> list[tuple[KVBuffer, KVBuffer]]:
-    """Storage for the keys and the values of each layer, `cells` rows. `layers` are their numbers."""
+) -> list[list[KVBuffer]]:
+    """Storage of `cells` rows for each layer: keys, and values where they are not in the keys.
+
+    `layers` are the numbers of the layers.
+    """
     return [
-        (
-            backend.kv_buffer(KVRole.KEYS, cells, shape.heads, shape.key_size, types.keys, layer),
-            backend.kv_buffer(KVRole.VALUES, cells, shape.heads, shape.value_size, types.values, layer),
-        )
+        [
+            backend.kv_buffer(role, cells, shape.heads, size, types.of(role), layer)
+            for role, size in shape.roles()
+        ]
         for layer, shape in zip(layers or range(len(shapes)), shapes, strict=True)
     ]
+
+
+def update_buffers(
+    buffers: Sequence[KVBuffer], value_size: int, cells: Tensor, k: Tensor, v: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Store k and v in `cells` of the buffers of a layer -> its keys and its values, for `ops.attention`."""
+    given = [k] if v is None else [k, v]
+    keys, *values = [ops.store(x, cells, buffer) for x, buffer in zip(given, buffers, strict=True)]
+    return keys, values[0] if values else ops.stored(k.graph, buffers[0], value_size)
 
 
 class LayerCache(Protocol):
     """The interface of a cache for one attention layer, while its graph is recorded."""
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+    def update(self, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, AnyMask]:
         """Store k and v (n, kv_heads, size) of this batch; returns what `ops.attention` reads.
 
+        v is None where the values are in the keys, see `KVShape`.
         That is all keys, all values (cells, kv_heads, size), and which of them each token sees.
         """
 

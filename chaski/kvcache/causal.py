@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chaski.errors import CacheFullError, NotSupportedError
 from chaski.kvcache.attention_span import AttentionSpan
-from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
+from chaski.kvcache.base import KVShape, KVTypes, kv_buffers, update_buffers
 from chaski.kvcache.batch import Batch
 from chaski.kvcache.extents import Extent, Span, covered
 from chaski.kvcache.key_shift import CellCopy, KeyShift
@@ -64,7 +64,8 @@ class CausalCache:
         self._config = backend.cache_config
         num_cells = self._config.padded(span.num_cells(sequences, capacity, max_batch), sequences)
         self._layers = kv_buffers(backend, shapes, num_cells, types, layers)
-        self._key_shift = _key_shift(backend, shapes, [keys for keys, _ in self._layers], max_batch)
+        self._value_sizes = [shape.value_size for shape in shapes]
+        self._key_shift = _key_shift(backend, shapes, [keys for keys, *_ in self._layers], max_batch)
         page, alignment = self._config.page, self._config.alignment
         buffers = [buffer for layer in self._layers for buffer in layer]
         self.rows = backend.cell_rows(buffers)
@@ -106,15 +107,19 @@ class CausalCache:
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[CausalLayer]:
         cells = graph.input(f"{prefix}cells", (tokens,), DType.I32)
         mask = self._masks.declare(graph, tokens, self._max_history(), prefix)
-        return [CausalLayer(keys, values, cells, mask) for keys, values in self._layers]
+        return [
+            CausalLayer(buffers, size, cells, mask)
+            for buffers, size in zip(self._layers, self._value_sizes, strict=True)
+        ]
 
     def record_stored(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[StoredLayer]:
         """Declare inputs as `record` does, for a graph that stores nothing -> an interface for each layer."""
         mask = self._masks.declare(graph, tokens, self._max_history(), prefix)
-        return [
-            StoredLayer(ops.stored(graph, keys), ops.stored(graph, values), mask)
-            for keys, values in self._layers
-        ]
+        found = []
+        for buffers, size in zip(self._layers, self._value_sizes, strict=True):
+            keys, values = ops.stored(graph, buffers[0]), ops.stored(graph, buffers[-1], size)
+            found.append(StoredLayer(keys, values, mask))
+        return found
 
     def seen_next(self, sequences: I32) -> Mapping[str, npt.NDArray[Any]]:
         """Return the inputs of `record_stored` for a token of each of these sequences.
@@ -318,13 +323,13 @@ def _key_shift(
 class CausalLayer(Struct, frozen=True):
     """One layer's interface of the cache, while a graph is recorded."""
 
-    keys: KVBuffer
-    values: KVBuffer
+    buffers: Sequence[KVBuffer]
+    value_size: int
     cells: Tensor
     mask: AnyMask
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
-        return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask
+    def update(self, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, AnyMask]:
+        return *update_buffers(self.buffers, self.value_size, self.cells, k, v), self.mask
 
 
 class StoredLayer(Struct, frozen=True):

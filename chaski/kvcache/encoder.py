@@ -20,11 +20,10 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chaski.kvcache.base import KVShape, KVTypes, kv_buffers
+from chaski.kvcache.base import KVShape, KVTypes, kv_buffers, update_buffers
 from chaski.kvcache.batch import AttendedImage, Batch
 from chaski.kvcache.extents import Extent, Span
 from chaski.kvcache.masks import MaskInputs
-from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, Tensor
 
@@ -117,7 +116,7 @@ class EncoderCache:
         attending = graph.input(num_attending.name, (num_attending,), DType.I32)
         encoded = graph.input(f"{prefix}encoded", (rows.shape[0], self._row_size), DType.F32)
         mask = self._masks.declare(graph, num_attending, max_rows, prefix)
-        return [EncoderLayer(keys, values, rows, encoded, attending, mask) for keys, values in self._layers]
+        return [EncoderLayer(buffers, rows, encoded, attending, mask) for buffers in self._layers]
 
     @property
     def can_step_back(self) -> bool:
@@ -262,13 +261,12 @@ class EncoderLayer(Struct, frozen=True):
     the tokens of the batch that see an image.
     """
 
-    keys: KVBuffer
-    values: KVBuffer
+    buffers: Sequence[KVBuffer]
     rows: Tensor
     encoded: Tensor
     attending: Tensor
     mask: AnyMask
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+    def update(self, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, AnyMask]:
         """Store keys and values of `encoded` (rows, kv_heads, size) -> all there is, for `attending`."""
-        return ops.store(k, self.rows, self.keys), ops.store(v, self.rows, self.values), self.mask
+        return *update_buffers(self.buffers, self.buffers[-1].size, self.rows, k, v), self.mask

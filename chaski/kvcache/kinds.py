@@ -197,7 +197,4 @@ LayerKind = Causal | Encoder | Recurrent
 
 
 def _keys_and_values(shape: KVShape, types: KVTypes) -> Sequence[BufferRow]:
-    return [
-        BufferRow(KVRole.KEYS, shape.heads, shape.key_size, types.keys),
-        BufferRow(KVRole.VALUES, shape.heads, shape.value_size, types.values),
-    ]
+    return [BufferRow(role, shape.heads, size, types.of(role)) for role, size in shape.roles()]

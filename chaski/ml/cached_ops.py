@@ -106,10 +106,16 @@ def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
     return x.graph.record("store", (x, cells, buffer), shape, buffer.dtype)
 
 
-def stored(graph: Graph, buffer: KVBuffer) -> Tensor:
-    """Return the content of `buffer` after earlier runs, in the form that `store` returns."""
-    shape: Shape = (buffer.cells, buffer.heads, buffer.size)
-    return graph.record("stored", (buffer,), shape, buffer.dtype)
+def stored(graph: Graph, buffer: KVBuffer, size: int | None = None) -> Tensor:
+    """Return the content of `buffer` after earlier runs, in the form that `store` returns.
+
+    With `size` it is the last `size` elements of each head. If `buffer` has keys, `attention` may read these
+    as their values: layers with latent attention store no others.
+    """
+    size = buffer.size if size is None else size
+    require(0 < size <= buffer.size, "stored", (buffer.size,), (size,))
+    shape: Shape = (buffer.cells, buffer.heads, size)
+    return graph.record("stored", (buffer,), shape, buffer.dtype, size=size)
 
 
 def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:

@@ -243,22 +243,22 @@ def space_to_depth(x: Tensor, rows: Dim, count: int) -> Tensor:
 
 
 def concat(parts: Sequence[tuple[Tensor, int, int]]) -> Tensor:
-    """Put rows (n, size) of several tensors side by side -> (n, sum of the sizes).
+    """Put rows (n, …, size) of several tensors side by side -> (n, …, sum of the sizes).
 
     Each part is (tensor, first, stride): its elements become the columns first, first + stride, and so on.
     """
     tensors = [part for part, _, _ in parts]
-    sizes = [size for part in tensors for size in part.shape[1:] if isinstance(size, int)]
+    sizes = [size for part in tensors for size in part.shape[-1:] if isinstance(size, int)]
     columns = [
         first + stride * index
         for (_, first, stride), size in zip(parts, sizes, strict=True)
         for index in range(size)
     ]
-    leading = tensors[0].shape[0]
-    fits = all(part.shape[0] == leading for part in tensors) and sorted(columns) == [*range(sum(sizes))]
+    leading = tensors[0].shape[:-1]
+    fits = all(part.shape[:-1] == leading for part in tensors) and sorted(columns) == [*range(sum(sizes))]
     require(fits, "concat", *(part.shape for part in tensors))
     places = [(first, stride) for _, first, stride in parts]
-    return tensors[0].graph.record("concat", tuple(tensors), (leading, sum(sizes)), places=places)
+    return tensors[0].graph.record("concat", tuple(tensors), (*leading, sum(sizes)), places=places)
 
 
 def top_k(x: Tensor, counts: Tensor, max_k: int) -> Tensor:

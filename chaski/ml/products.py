@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from chaski.ml.graph import Tensor, Weight, require
 
-__all__ = ["PRODUCTS", "expert_linear", "first_outputs", "linear", "matrix_weight"]
+__all__ = ["PRODUCTS", "expert_linear", "first_outputs", "head_linear", "linear", "matrix_weight"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -76,6 +76,21 @@ def first_outputs(x: Tensor, weight: Weight, count: int) -> Tensor:
     return weight.scaled(x.graph.record("first_outputs", (x, weight), (x.shape[0], count), count=count))
 
 
+def _head_linear(x: F32, weight: F32) -> F32:
+    return (x.swapaxes(0, 1) @ weight.swapaxes(1, 2)).swapaxes(0, 1)
+
+
+@_product(_head_linear)
+def head_linear(x: Tensor, weight: Weight) -> Tensor:
+    """Multiply each head of x (n, heads, columns) by its own matrix in `weight` (heads, rows, columns).
+
+    Each head is rounded by itself. Returns (n, heads, rows).
+    """
+    heads, rows, columns = weight.shape
+    require(x.shape[1:] == (heads, columns), "head_linear", x.shape, weight.shape)
+    return weight.scaled(x.graph.record("head_linear", (x, weight), (x.shape[0], heads, rows)))
+
+
 def _expert_linear(x: F32, groups: I32, weight: F32, bias: F32 | None = None) -> F32:
     rows = x.reshape(-1, x.shape[2])
     y = np.empty((len(rows), weight.shape[1]), np.float32)
@@ -103,5 +118,7 @@ def expert_linear(x: Tensor, groups: Tensor, weight: Weight, bias: Weight | None
     experts, rows, columns = weight.shape
     if x.shape[1:] != (groups.shape[1], columns) or (bias is not None and bias.shape != (experts, rows)):
         raise ValueError(f"expert_linear: {x.shape} and {weight.shape} do not fit")
+    if weight.scale is not None and bias is not None:
+        raise ValueError(f"expert_linear: {weight.name} has one scale for all experts, and a bias")
     operands = (x, groups, weight) if bias is None else (x, groups, weight, bias)
-    return x.graph.record("expert_linear", operands, (*x.shape[:2], rows))
+    return weight.scaled(x.graph.record("expert_linear", operands, (*x.shape[:2], rows)))

@@ -51,6 +51,7 @@ class DecoderConfig(Struct, frozen=True):
     classifier: str
     classifier_activation: str
     is_causal: bool
+    values_in_keys: bool = False
 
     @classmethod
     def read(
@@ -118,7 +119,8 @@ class DecoderConfig(Struct, frozen=True):
 
     def kv_shape(self, rope: Rope | None = None) -> KVShape:
         """Return what a layer stores for a token: keys that `rope` rotates, and values."""
-        return KVShape(self.num_kv_heads, self.head_size, self.value_size, rope)
+        sizes = self.num_kv_heads, self.head_size, self.value_size
+        return KVShape(*sizes, rope, values_in_keys=self.values_in_keys)
 
     def _same(self, key: str, numbers: tuple[int, ...]) -> int:
         if len(set(numbers)) > 1:

@@ -96,7 +96,8 @@ class _Cells(Struct, frozen=True):
         )
         return cls(keys, values, cells, masks, mask)
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+    def update(self, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, AnyMask]:
+        assert v is not None, "patches have values"
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask
 
 
@@ -138,7 +139,7 @@ class _Patches(Struct):
             found |= {f"{_POOL}{name}": value for name, value in seen.items()}
         return found
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+    def update(self, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, AnyMask]:
         return self.layers.update(k, v)
 
     def windows(self) -> LayerCache:

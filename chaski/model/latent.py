@@ -15,7 +15,7 @@ _EPS = 1e-6  # of the norms of latents, whatever that of the other norms
 
 
 def latent_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
-    """Return the configuration with the one head of the cache, whose keys and values are latents.
+    """Return the configuration with the one head of the cache, whose keys end with latents, the values.
 
     Where YaRN has a log multiplier, the factor of scores replaces the magnitude of the rope.
     """
@@ -24,7 +24,8 @@ def latent_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
         rope = replace(rope, magnitude=rope.attn_factor)
     rank = file.get(f"{file.architecture}.attention.kv_lora_rank", int)
     heads = (1,) * config.num_layers
-    return replace(config, kv_heads=heads, head_size=rank + rope.dims, value_size=rank, rope=rope)
+    sizes = {"head_size": rank + rope.dims, "value_size": rank}
+    return replace(config, kv_heads=heads, **sizes, values_in_keys=True, rope=rope)
 
 
 def latent_attention(file: GGUFFile, config: DecoderConfig) -> LatentAttention:

@@ -33,7 +33,8 @@ class Squares(Struct):
 class _Read(Struct, frozen=True):
     """A product's input in a plan: the names of its results there, its tensor in the file, and its size.
 
-    groups: the order of the rows of experts, or None. index: the matrix of the tensor; None for all experts.
+    groups: the order of the rows of experts, or None. index: the matrix of the tensor; None for all experts,
+    or all heads, of which each multiplies a row of every token.
     """
 
     tensor: str
@@ -93,7 +94,7 @@ class ProductInputs(Program):
             tensor, index, matrices = place
             x, *others = (operand for operand in node.operands if isinstance(operand, Tensor))
             groups = name(others[0]) if node.op == "expert_linear" else None
-            matrices = weight.shape[0] if groups is not None else matrices
+            matrices = weight.shape[0] if len(weight.shape) == 3 else matrices
             self._reads.append(_Read(tensor, name(x), groups, matrices, weight.shape[-1], index))
 
     def _place(self, weight: Weight) -> tuple[str, int | None, int] | None:
@@ -123,7 +124,9 @@ def _joined(model: Model, file: GGUFFile) -> Iterator[tuple[str, tuple[str, int 
 def _squares(read: _Read, launch: Launch) -> Squares:
     rows = launch.rows(read.rows).reshape(-1, read.columns).astype(np.float64)
     if read.groups is None:
-        return Squares((rows * rows).sum(axis=0)[None], np.array([len(rows)]))
+        matrices = read.matrices if read.index is None else 1
+        of_each = (rows * rows).reshape(-1, matrices, read.columns)
+        return Squares(of_each.sum(axis=0), np.full(matrices, len(of_each)))
     found = launch.rows(read.groups)
     groups = found.view(np.int32) if found.dtype == np.float32 else found
     sums, counts = np.zeros((read.matrices, read.columns)), np.zeros(read.matrices, np.int64)

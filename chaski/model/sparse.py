@@ -35,8 +35,8 @@ class IndexerConfig(Struct, frozen=True):
         return cls(*(file.get(f"{prefix}.{name}", int) for name in names))
 
     def kv_shape(self, rope: Rope) -> KVShape:
-        """Return the storage of an indexer's keys."""
-        return KVShape(1, self.head_size, self.head_size, rope)
+        """Return the storage of an indexer's keys, which has no values beside them."""
+        return KVShape(1, self.head_size, self.head_size, rope, values_in_keys=True)
 
 
 class SparseHistory:
@@ -56,7 +56,7 @@ class SparseHistory:
     def choose(self, q: Tensor, weights: Tensor, k: Tensor, count: int, scale: float) -> None:
         """Store an indexer's keys k (n, 1, size), and choose `count` keys for each token."""
         assert self._index is not None, "the layer has no indexer"
-        keys, _, mask = self._index.update(k, k)
+        keys, _, mask = self._index.update(k, None)
         self._own = ops.choose_cells(q, weights, keys, mask, count, scale)
 
     @property
@@ -67,7 +67,7 @@ class SparseHistory:
         assert self._own is not None, "the indexer comes first"
         return self._own
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+    def update(self, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, AnyMask]:
         """Store k and v as `LayerCache` does; attention sees the chosen keys."""
         keys, values, _ = self._history.update(k, v)
         return keys, values, self.chosen

@@ -84,7 +84,7 @@ def _take_scales(model: HasWeights, tensors: dict[str, TensorInfo]) -> list[tupl
     Files with NVFP4 have them, and scales for inputs in that type, which are not used.
     """
     weights = dict(model.weights())
-    matrices = {name: [weight] for name, weight in weights.items() if len(weight.shape) == 2}
+    matrices = {name: [weight] for name, weight in weights.items() if len(weight.shape) in (2, 3)}
     matrices |= {whole: [weight for _, weight in parts] for whole, parts in model.joined_weights()}
     pairs = []
     for name, info in list(tensors.items()):

@@ -19,6 +19,8 @@ constexpr std::int64_t kStorageSlack = 64;
 //   keys    [head][16 cells]: the rows of 16 cells as a panel (see panel.h), so that lanes are tokens and a
 //           score is one serial sum
 //
+// Values may be the last elements of the keys (latent attention). Then both are the same storage, in panels.
+//
 // The scales of a head's rows or panels of type I16 follow them, a float for each cell (integers.h).
 struct KVStorage {
     std::byte* data;
@@ -86,6 +88,7 @@ struct Attention {
     float* y;        // [token][head][value size]
     KVStorage keys;
     KVStorage values;
+    std::int64_t value_size;  // of a head
     const std::int32_t* cells;
     const Span* spans;   // [token]
     const float* sinks;  // [head], or null
@@ -99,6 +102,7 @@ struct Attention {
     std::int64_t reach;
 
     [[gnu::always_inline]] std::int64_t group() const { return heads / keys.heads; }
+    [[gnu::always_inline]] bool values_in_keys() const { return values.in_panels; }
 };
 
 // An indexer (DeepSeek sparse attention) scores the keys that a token sees, and attention reads the keys with

@@ -7,6 +7,7 @@
 
 #include "attention_integers.h"
 #include "attention_kernel.h"
+#include "attention_latents.h"
 #include "attention_products.h"
 #include "attention_workspace.h"
 #include "entry_points.h"
@@ -130,13 +131,13 @@ template <DType T>
 void add_weighted_values(const View& view, const Range& range, const Workspace& w, const Part& part) {
     const Attention& job = view.job;
     const std::byte* first = job.values.row(view.kv_head, 0);
-    const std::int64_t bytes = row_bytes(T, job.values.size);
+    const std::int64_t bytes = row_bytes(T, job.value_size);
     range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
         const std::byte* rows[kBlock];
         for (std::int64_t i = from; i < to; ++i) {
             rows[i - from] = first + job.cells[range.start + at + i] * bytes;
         }
-        add_values<T>(w.weights + at + from, w.stride, view.rows, rows, to - from, job.values.size, part.sums,
+        add_values<T>(w.weights + at + from, w.stride, view.rows, rows, to - from, job.value_size, part.sums,
                       w.widened);
     });
 }
@@ -147,8 +148,38 @@ void add_weighted_values<DType::I16>(const View& view, const Range& range, const
     const Attention& job = view.job;
     range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
         const ValueBlock block(job.values, view.kv_head, job.cells + range.start + at, from, to);
-        quantize_weights(w.weights + at, w.stride, view.rows, block, w.quantized_weights);
-        add_integers(w.quantized_weights, view.rows, block, job.values.size, part.sums, w.widened);
+        quantize_weights(w.weights + at, w.stride, view.rows, block, kWeightSum, w.quantized_weights);
+        add_integers(w.quantized_weights, view.rows, block, job.value_size, part.sums, w.widened);
+    });
+}
+
+// The same for values that are the ends of keys.
+template <DType T>
+void add_weighted_latents(const View& view, const Range& range, const Workspace& w, const Part& part) {
+    const Attention& job = view.job;
+    const Keys<T> stored(job.keys, view.kv_head);
+    const LatentRows place(job.keys.size, job.value_size);
+    const std::int64_t columns = padded(job.value_size);
+    range.for_blocks([&](std::int64_t at, std::int64_t from, std::int64_t to) {
+        const std::int32_t* cells = job.cells + range.start + at;
+        KeyBlock keys;
+        keys.find<T>(stored, cells, from, to, w.panels);
+        if constexpr (T == DType::I16) {
+            auto* pairs = reinterpret_cast<std::int32_t*>(w.widened);
+            const ScaledBlock block(job.keys, view.kv_head, cells, from, to);
+            quantize_weights(w.weights + at, w.stride, view.rows, block, kWeightSumForKeys,
+                             w.quantized_weights);
+            pair_latents(keys, job.keys.size, place, pairs);
+            const auto right = [&](std::int64_t k, std::int64_t n) __attribute__((always_inline)) {
+                return load_i32(pairs + k * place.stride + place.skipped + n);
+            };
+            add_all_columns(w.quantized_weights, view.rows, block, right, part.sums, columns);
+        } else {
+            widen_latents<T>(keys, job.keys.size, place, w.widened);
+            const Widened rows{w.widened + from * place.stride + place.skipped, place.stride};
+            multiply(w.weights + at + from, w.stride, rows, part.sums, columns, view.rows, columns, to - from,
+                     true);
+        }
     });
 }
 
@@ -192,7 +223,10 @@ void attend(const View& view, std::int64_t start, const Workspace& w, Part part)
     with_type(job.keys.type, [&](auto type) { score<type.value>(view, range, w); });
     part.clear(view.rows);
     weigh(view, range, w, part);
-    with_type(job.values.type, [&](auto type) { add_weighted_values<type.value>(view, range, w, part); });
+    with_type(job.values.type, [&](auto type) {
+        if (job.values_in_keys()) return add_weighted_latents<type.value>(view, range, w, part);
+        add_weighted_values<type.value>(view, range, w, part);
+    });
 }
 
 float exp_of(float x) {
@@ -243,9 +277,9 @@ void finish(const View& view, const Part& all) {
         }
         factor /= total;
         const std::int64_t token = view.token(r);
-        float* y = job.y + (token * job.heads + view.head(r)) * job.values.size;
+        float* y = job.y + (token * job.heads + view.head(r)) * job.value_size;
         const float* sums = all.sums + r * all.value_size;
-        for (std::int64_t d = 0; d < job.values.size; ++d) y[d] = sums[d] * factor;
+        for (std::int64_t d = 0; d < job.value_size; ++d) y[d] = sums[d] * factor;
     }
 }
 
@@ -258,8 +292,8 @@ std::size_t attention_scratch(const Attention& job, std::int64_t rows) {
 void attention(const Attention& job, Tile tile, std::int64_t kv_head, std::byte* scratch) {
     const View view(job, tile, kv_head);
     const Workspace w(job, view.rows, scratch);
-    const Part part(w.part, view.rows, job.values.size);
-    Part all(w.all, view.rows, job.values.size);
+    const Part part(w.part, view.rows, job.value_size);
+    Part all(w.all, view.rows, job.value_size);
     load_queries(view, w);
     all.clear(view.rows);
     for (std::int64_t start = view.first_start(); start < view.end; start += job.length) {
@@ -274,17 +308,17 @@ void attention_chunk(const Attention& job, Tile tile, std::int64_t kv_head, std:
     const View view(job, tile, kv_head);
     const Workspace w(job, view.rows, scratch);
     load_queries(view, w);
-    attend(view, view.first_start() + chunk * job.length, w, Part(part, view.rows, job.values.size));
+    attend(view, view.first_start() + chunk * job.length, w, Part(part, view.rows, job.value_size));
 }
 
 void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                     const float* parts, std::byte* scratch) {
     const View view(job, tile, kv_head);
-    Part all(reinterpret_cast<float*>(scratch), view.rows, job.values.size);
+    Part all(reinterpret_cast<float*>(scratch), view.rows, job.value_size);
     all.clear(view.rows);
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-        auto* part = const_cast<float*>(parts + chunk * part_floats(view.rows, job.values.size));
-        join(Part(part, view.rows, job.values.size), view.rows, all);
+        auto* part = const_cast<float*>(parts + chunk * part_floats(view.rows, job.value_size));
+        join(Part(part, view.rows, job.value_size), view.rows, all);
     }
     finish(view, all);
 }

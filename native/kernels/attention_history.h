@@ -12,6 +12,11 @@ namespace chaski::CHASKI_ISA {
 constexpr std::int64_t kBlock = 64;  // tokens: a panel for each of four vectors
 constexpr int kBlockPanels = kBlock / kLanes;
 
+CHASKI_INLINE std::int64_t padded(std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
+// Floats of a row of values that were keys, see attention_latents.h.
+CHASKI_INLINE std::int64_t latent_stride(std::int64_t value_size) { return padded(value_size) + kLanes; }
+
 // Keys of consecutive cells of one panel. The lanes from `lane` on are copied to the lanes from `target` on.
 struct Run {
     const std::byte* panel;

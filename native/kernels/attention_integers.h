@@ -63,38 +63,25 @@ inline void score_integers(const QuantizedRows& q, std::int64_t rows, const KeyB
     }
 }
 
-// One block of values: the rows of its entries from..to-1, and the scales of all 64 entries, 0 for missing
-// ones.
-struct ValueBlock {
+// The entries from..to-1 of a block of values, and the scales of all 64 entries, 0 for missing ones.
+struct ScaledBlock {
     std::int64_t from;
     std::int64_t to;
-    const std::byte* rows[kBlock];  // the other pointers name any row
+    bool is_run;  // whether all entries are consecutive cells
     const float* scales;
     alignas(64) float gathered[kBlock];
 
-    ValueBlock(const KVStorage& stored, std::int64_t head, const std::int32_t* cells, std::int64_t from,
-               std::int64_t to)
-        : from(from), to(to) {
-        const std::byte* first_row = stored.row(head, 0);
+    ScaledBlock(const KVStorage& stored, std::int64_t head, const std::int32_t* cells, std::int64_t from,
+                std::int64_t to)
+        : from(from), to(to), is_run(to - from == kBlock && are_consecutive(cells, kBlock, cells[0])) {
         const float* all = stored.scales(head);
-        const std::int64_t bytes = row_bytes(DType::I16, stored.size);
-        if (to - from == kBlock && are_consecutive(cells, kBlock, cells[0])) {
-            const std::byte* row = first_row + cells[0] * bytes;
-            for (const std::byte*& each : rows) {
-                each = row;
-                row += bytes;
-            }
+        if (is_run) {
             scales = all + cells[0];
             for (int i = 0; i < kBlock; i += kLanes) __builtin_prefetch(scales + kBlock + i);
             return;
         }
         scales = gathered;
-        for (std::int64_t i = 0; i < kBlock; ++i) {
-            const bool is_used = i >= from && i < to;
-            const std::int32_t cell = cells[is_used ? i : from];
-            rows[i] = first_row + cell * bytes;
-            gathered[i] = is_used ? all[cell] : 0.0f;
-        }
+        for (std::int64_t i = 0; i < kBlock; ++i) gathered[i] = i >= from && i < to ? all[cells[i]] : 0.0f;
     }
 
     // The bounds of the vectors of 16 entries in use.
@@ -108,6 +95,29 @@ struct ValueBlock {
         }
         for (std::int64_t i = first(); i < last(); i += kLanes) f(i);
     }
+};
+
+// One block of values in rows.
+struct ValueBlock : ScaledBlock {
+    const std::byte* rows[kBlock];  // of missing entries: any row
+
+    ValueBlock(const KVStorage& stored, std::int64_t head, const std::int32_t* cells, std::int64_t from,
+               std::int64_t to)
+        : ScaledBlock(stored, head, cells, from, to) {
+        const std::byte* first_row = stored.row(head, 0);
+        const std::int64_t bytes = row_bytes(DType::I16, stored.size);
+        if (is_run) {
+            const std::byte* row = first_row + cells[0] * bytes;
+            for (const std::byte*& each : rows) {
+                each = row;
+                row += bytes;
+            }
+            return;
+        }
+        for (std::int64_t i = 0; i < kBlock; ++i) {
+            rows[i] = first_row + cells[i >= from && i < to ? i : from] * bytes;
+        }
+    }
 
     // Elements n..n+15 of entries 2k and 2k+1, in pairs.
     CHASKI_INLINE I32x16 pairs(std::int64_t k, std::int64_t n) const {
@@ -119,7 +129,7 @@ struct ValueBlock {
 // The weights of a block, [row][stride] from `weights` on, times the scales of its values, as integers. All
 // rows take one step before any row takes the next, so that no row waits for its own maximum and division.
 inline void quantize_weights(const float* weights, std::int64_t stride, std::int64_t rows,
-                             const ValueBlock& block, const QuantizedRows& quantized) {
+                             const ScaledBlock& block, float sum_limit, const QuantizedRows& quantized) {
     auto product = [&](std::int64_t row, std::int64_t i) __attribute__((always_inline)) {
         return load_f32(weights + row * stride + i) * load_f32(block.scales + i);
     };
@@ -135,7 +145,7 @@ inline void quantize_weights(const float* weights, std::int64_t stride, std::int
     }
     for (std::int64_t r = 0; r < rows; ++r) {
         const float largest = quantized.scales[r];
-        const float by_size = kWeightLimit / largest, by_sum = kWeightSum / quantized.factors[r];
+        const float by_size = kWeightLimit / largest, by_sum = sum_limit / quantized.factors[r];
         const float factor = by_size < by_sum ? by_size : by_sum;
         quantized.factors[r] = is_usable(largest) ? factor : 0.0f;
         quantized.scales[r] = is_usable(largest) ? 1.0f / factor : unusable_scale(largest);
@@ -150,7 +160,7 @@ inline void quantize_weights(const float* weights, std::int64_t stride, std::int
 }
 
 template <int VECS, class Right>
-CHASKI_INLINE void add_columns(const QuantizedRows& weights, std::int64_t rows, const ValueBlock& block,
+CHASKI_INLINE void add_columns(const QuantizedRows& weights, std::int64_t rows, const ScaledBlock& block,
                                const Right& right, float* sums, std::int64_t padded, std::int64_t n) {
     for_row_tiles(rows, [&](std::int64_t row, auto count) __attribute__((always_inline)) {
         auto column = [&](std::int64_t k, int v)
@@ -162,6 +172,17 @@ CHASKI_INLINE void add_columns(const QuantizedRows& weights, std::int64_t rows, 
                 store_f32(y, fma(to_f32(sum), splat(weights.scales[row + r]), load_f32(y)));
             });
     });
+}
+
+// sums[row][padded] += weights · values of a block, of which right(k, n) returns 16 columns of a pair.
+template <class Right>
+void add_all_columns(const QuantizedRows& weights, std::int64_t rows, const ScaledBlock& block,
+                     const Right& right, float* sums, std::int64_t padded) {
+    std::int64_t n = 0;
+    for (; n + kPairVecs * kLanes <= padded; n += kPairVecs * kLanes) {
+        add_columns<kPairVecs>(weights, rows, block, right, sums, padded, n);
+    }
+    for (; n < padded; n += kLanes) add_columns<1>(weights, rows, block, right, sums, padded, n);
 }
 
 // sums[row][padded size] += weights · values of a block. `widened` has room for 32 pairs of [padded size].
@@ -177,18 +198,11 @@ inline void add_integers(const QuantizedRows& weights, std::int64_t rows, const 
     };
     auto in_scratch = [&](std::int64_t k, std::int64_t n)
                           __attribute__((always_inline)) { return load_i32(lines + k * padded + n); };
-    auto add = [&](const auto& right) {
-        std::int64_t n = 0;
-        for (; n + kPairVecs * kLanes <= padded; n += kPairVecs * kLanes) {
-            add_columns<kPairVecs>(weights, rows, block, right, sums, padded, n);
-        }
-        for (; n < padded; n += kLanes) add_columns<1>(weights, rows, block, right, sums, padded, n);
-    };
-    if (rows <= kDirectRows) return add(stored);
+    if (rows <= kDirectRows) return add_all_columns(weights, rows, block, stored, sums, padded);
     for (std::int64_t k = block.first() / 2; k < block.last() / 2; ++k) {
         for (std::int64_t n = 0; n < padded; n += kLanes) store_i32(lines + k * padded + n, stored(k, n));
     }
-    add(in_scratch);
+    add_all_columns(weights, rows, block, in_scratch, sums, padded);
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -12,8 +12,6 @@ namespace chaski::CHASKI_ISA {
 inline constexpr std::size_t kLine = 64;
 inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
-CHASKI_INLINE std::int64_t padded(std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
-
 // The state of each row after part of its history: the highest score, the sum of the weights relative to it,
 // and the sum of the values with these weights. It is stored as part_floats consecutive floats.
 struct Part {
@@ -42,7 +40,7 @@ struct Workspace {
     Activations queries;              // scaled; also quantized if keys are
     QuantizedRows quantized_queries;  // if keys are integers
     QuantizedRows quantized_weights;  // the weights of a block, if values are integers
-    float* widened;                   // [64][the larger padded size]
+    float* widened;                   // [64][the larger size of a row]
     std::byte* panels;                // of a block, if cells are scattered
     float* weights;                   // [row][stride]
     std::int64_t stride;
@@ -60,7 +58,9 @@ struct Workspace {
             return reinterpret_cast<float*>(take(count, sizeof(float)));
         };
         const std::int64_t size = job.keys.size;
-        const std::int64_t wider = size > padded(job.values.size) ? size : padded(job.values.size);
+        const std::int64_t own =
+            job.values_in_keys() ? latent_stride(job.value_size) : padded(job.value_size);
+        const std::int64_t wider = size > own ? size : own;
         queries.floats = floats(rows * size);
         queries.scales = floats(rows * (size / 32));
         queries.values = reinterpret_cast<std::int8_t*>(take(rows * size, 1));
@@ -71,8 +71,8 @@ struct Workspace {
         panels = take(kBlockPanels * (panel_bytes(job.keys.type, size) + kStorageSlack), 1);
         stride = padded(job.length) + kLanes;
         weights = floats(rows * stride);
-        part = floats(part_floats(rows, job.values.size));
-        all = floats(part_floats(rows, job.values.size));
+        part = floats(part_floats(rows, job.value_size));
+        all = floats(part_floats(rows, job.value_size));
     }
 
    private:

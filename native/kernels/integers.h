@@ -6,12 +6,13 @@
 //   factor = min(46000 / length of x, 32767 / max |x|) for keys and queries, 8191 / max |x| for values
 //   q(x) = round(x · factor);  scale = 1 / factor
 //   score = float(sum q(query) · q(key)) · (scale of the key · scale of the query)
-//   weights of a block: u = weight · scale of v;  factor = min(32767 / max u, 262080 / sum u)
+//   weights of a block: u = weight · scale of v;  factor = min(32767 / max u, 262080 / sum u), or
+//     65472 / sum u if values are parts of keys
 //   q(u) = round(u · factor);  step = 1 / factor
 //   y = fma(float(sum q(u) · q(value)), step, y), block after block
-// By Cauchy-Schwarz, no sum of products of q and k is much over 46000², and (262080 + 32) · 8191 < 2^31. A
-// row counts as zero if all its magnitudes are below 1e-15. Its scale is NaN if a magnitude is over 1e15 or
-// NaN.
+// By Cauchy-Schwarz, no sum of products of q and k is much over 46000². (262080 + 32) · 8191 < 2^31, and so
+// is (65472 + 32) · 32767. A row counts as zero if all its magnitudes are below 1e-15. Its scale is NaN if a
+// magnitude is over 1e15 or NaN.
 //
 // For normally distributed keys of 64 elements, the rounding error is a quarter of that of half precision,
 // whose error grows with the size of a number.
@@ -25,7 +26,7 @@
 namespace chaski::CHASKI_ISA {
 
 constexpr float kKeyLength = 46000.0f, kKeyLimit = 32767.0f, kValueLimit = 8191.0f;
-constexpr float kWeightLimit = 32767.0f, kWeightSum = 262080.0f;
+constexpr float kWeightLimit = 32767.0f, kWeightSum = 262080.0f, kWeightSumForKeys = 65472.0f;
 
 // True if a row with this largest magnitude can be divided by it and has a finite, nonzero length.
 CHASKI_INLINE bool is_usable(float amax) { return amax >= 1e-15f && amax <= 1e15f; }

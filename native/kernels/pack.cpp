@@ -4,12 +4,11 @@
 // by one.
 #include "entry_points.h"
 #include "simd.h"
+#include "transpose.h"
 
 namespace chaski::CHASKI_ISA {
 
 using Bytes16 = uint8_t __attribute__((vector_size(16)));
-using Words8 = uint16_t __attribute__((vector_size(16)));
-using Dwords4 = uint32_t __attribute__((vector_size(16)));
 
 constexpr int kMovedBytes = 64;  // of the longest field whose bits or bytes change places
 
@@ -46,18 +45,6 @@ CHASKI_INLINE uint64_t split_words(uint64_t x) {
 template <class T, class F>
 CHASKI_INLINE void transform(const uint8_t* from, int64_t bytes, uint8_t* to, const F& f) {
     for (int64_t i = 0; i < bytes; i += sizeof(T)) write(to + i, f(read<T>(from + i)));
-}
-
-// Four rows of four dwords: out[j] becomes dword j of the four rows.
-CHASKI_INLINE void transpose_4x4(const Dwords4 (&row)[4], Dwords4 (&out)[4]) {
-    const Dwords4 a = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
-    const Dwords4 b = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
-    const Dwords4 c = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
-    const Dwords4 d = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
-    out[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-    out[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-    out[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-    out[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
 
 // Even (words 0, 2, 4, 6) and odd words of eight words, in the two halves.

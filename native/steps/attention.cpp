@@ -99,7 +99,7 @@ void AttentionStep::prepare(const Sizes&) {
     auto tiles = static_cast<std::int64_t>(tiles_->list.size());
     std::int64_t heads = job_.keys.heads;
     std::int64_t chunks = tiles_->chunks.back();
-    part_size_ = part_floats(tiles_->most_tokens * job_.group(), job_.values.size);
+    part_size_ = part_floats(tiles_->most_tokens * job_.group(), job_.value_size);
     is_split_ = !job_.is_plain && tiles * heads < kItemsPerThread * threads_ && tiles < chunks &&
                 chunks * heads * part_size_ <= parts_size_;
     if (!is_split_) return;
@@ -132,7 +132,7 @@ void AttentionStep::run_chunk(std::int64_t item, std::byte* scratch) const {
     float* parts = parts_ + (head * starts.back() + starts[tile]) * part_size_;
     std::int64_t chunk = index - starts[tile];
     const Tile& tokens = tiles_->list[tile];
-    std::int64_t size = part_floats(tokens.count * job_.group(), job_.values.size);
+    std::int64_t size = part_floats(tokens.count * job_.group(), job_.value_size);
     ops_.attention_chunk(job_, tokens, head, chunk, parts + chunk * size, scratch);
     auto& missing = missing_[head * static_cast<std::int64_t>(tiles_->list.size()) + tile];
     if (missing.fetch_sub(1, std::memory_order_acq_rel) == 1) {

@@ -1,7 +1,8 @@
 #include "matmul.h"
 
-#include <algorithm>
 #include <iterator>
+
+#include "quantizer.h"
 
 namespace chaski {
 
@@ -91,6 +92,69 @@ std::span<const std::byte> MatmulStep::weights() const {
     const Matrix& m = weight_.matrix;
     if (!weight_.is_laid_out()) return {};
     return std::as_bytes(std::span(m.panels, static_cast<std::size_t>(matrix_bytes(m.type, m.rows, m.k))));
+}
+
+namespace {
+
+// Places of the parts of `count` activations in one buffer.
+struct RoomOfRows {
+    std::size_t scales = 0, sums = 0, supers = 0, bytes;
+
+    RoomOfRows(const Activations& x, std::int64_t count) {
+        const auto elements = static_cast<std::size_t>(count);
+        if (x.values == nullptr) {
+            bytes = align_up(elements * sizeof(float));
+            return;
+        }
+        scales = align_up(elements);
+        sums = scales + align_up(elements / 32 * sizeof(float));
+        supers = sums + align_up(elements / 16 * sizeof(std::int16_t));
+        bytes = supers + (x.supers == nullptr ? 0 : align_up(elements / kSuperElements * sizeof(SuperScale)));
+    }
+};
+
+}  // namespace
+
+Activations HeadMatmulStep::rows_of(std::int64_t head, std::int64_t token, std::int64_t count,
+                                    std::byte* room) const {
+    const std::int64_t k = heads_[0].matrix.k, width = std::ssize(heads_) * k;
+    const auto row = [&](std::int64_t i) { return behind(x_, (token + i) * width + head * k); };
+    if (count == 1) return row(0);
+    const RoomOfRows places(x_, count * k);
+    if (x_.values == nullptr) {
+        auto* floats = reinterpret_cast<float*>(room);
+        for (std::int64_t i = 0; i < count; ++i) {
+            std::memcpy(floats + i * k, row(i).floats, k * sizeof(float));
+        }
+        return {nullptr, nullptr, nullptr, floats};
+    }
+    const Activations rows{
+        reinterpret_cast<std::int8_t*>(room), reinterpret_cast<float*>(room + places.scales),
+        reinterpret_cast<std::int16_t*>(room + places.sums), nullptr,
+        x_.supers == nullptr ? nullptr : reinterpret_cast<SuperScale*>(room + places.supers)};
+    for (std::int64_t i = 0; i < count; ++i) copy_activations(row(i), k, behind(rows, i * k));
+    return rows;
+}
+
+void HeadMatmulStep::run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
+    const std::int64_t rows = heads_[0].matrix.rows, width = std::ssize(heads_) * rows, n = sizes[dim_];
+    std::byte* own = scratch + RoomOfRows(x_, most_ * heads_[0].matrix.k).bytes;
+    while (begin < end) {
+        const std::int64_t head = begin / slabs_, stop = std::min(end, (head + 1) * slabs_);
+        const std::int64_t panel_begin = (begin - head * slabs_) * kSlab;
+        const std::int64_t panel_end = std::min((stop - head * slabs_) * kSlab, num_panels(rows));
+        for (std::int64_t token = 0; token < n; token += most_) {
+            const std::int64_t count = std::min(most_, n - token);
+            const Output out{y_ + token * width + head * rows, width, nullptr, nullptr};
+            multiply_(heads_[head], panel_begin, panel_end, rows_of(head, token, count, scratch), count, out,
+                      own);
+        }
+        begin = stop;
+    }
+}
+
+std::size_t HeadMatmulStep::scratch_bytes() const {
+    return RoomOfRows(x_, most_ * heads_[0].matrix.k).bytes + multiply_.scratch_bytes(heads_[0], most_);
 }
 
 void EmbeddingStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {

@@ -1,10 +1,12 @@
 // Matrix products and embedding look-ups as steps.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "kernels.h"
 #include "kinds.h"
@@ -76,6 +78,46 @@ class MatmulStep final : public Step {
     const OwnedMatrix weight_;
     const Activations x_;
     const Output out_;
+};
+
+// y = x · Wᵀ for each head: [token][head][k] times the head's own matrix -> [token][head][rows]. An item is a
+// slab of panels of one head.
+class HeadMatmulStep final : public Step {
+   public:
+    HeadMatmulStep(Multiplier multiply, int dim, std::int64_t max_tokens, std::vector<OwnedMatrix> heads,
+                   const Activations& x, float* y)
+        : multiply_(std::move(multiply)),
+          dim_(dim),
+          most_(std::min(max_tokens, kTokens)),
+          heads_(std::move(heads)),
+          slabs_((num_panels(heads_[0].matrix.rows) + kSlab - 1) / kSlab),
+          x_(x),
+          y_(y) {}
+
+    std::int64_t items(const Sizes& sizes) const override {
+        return sizes[dim_] == 0 ? 0 : std::ssize(heads_) * slabs_;
+    }
+    std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
+        return shrinking_piece(left, threads, 1);
+    }
+    void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
+    std::size_t scratch_bytes() const override;
+    void prepare(const Sizes&) override { multiply_.begin(); }
+
+   private:
+    static constexpr std::int64_t kSlab = 8;      // panels
+    static constexpr std::int64_t kTokens = 128;  // whose rows of one head are copied at a time
+
+    // The rows of one head of some tokens, one after the other. Several are copied to `room`.
+    Activations rows_of(std::int64_t head, std::int64_t token, std::int64_t count, std::byte* room) const;
+
+    Multiplier multiply_;
+    const int dim_;
+    const std::int64_t most_;
+    const std::vector<OwnedMatrix> heads_;
+    const std::int64_t slabs_;
+    const Activations x_;
+    float* y_;
 };
 
 // The rows of the table that `ids` names, as float32.

@@ -174,13 +174,7 @@ std::unique_ptr<Step> dispatch(const Ops& ops, int dim, std::int64_t count, std:
 std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64_t width,
                                          const Activations& x, const Group* groups, const Activations& y) {
     return each_pair(dim, count, groups, [=](std::int64_t row, std::int64_t pair) {
-        Activations from = behind(x, pair / count * width), to = behind(y, row * width);
-        std::memcpy(to.values, from.values, width);
-        std::memcpy(to.scales, from.scales, width / 32 * sizeof(float));
-        std::memcpy(to.sums, from.sums, width / 16 * sizeof(std::int16_t));
-        if (to.supers != nullptr) {
-            std::memcpy(to.supers, from.supers, width / kSuperElements * sizeof(SuperScale));
-        }
+        copy_activations(behind(x, pair / count * width), width, behind(y, row * width));
     });
 }
 

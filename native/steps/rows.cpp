@@ -29,12 +29,19 @@ std::unique_ptr<Step> slice(int dim, std::int64_t groups, std::int64_t source_wi
     });
 }
 
-std::unique_ptr<Step> concat_columns(int dim, std::int64_t width, std::int64_t target_width,
-                                     std::int64_t first, std::int64_t stride, const float* x, float* y) {
+std::unique_ptr<Step> concat_columns(int dim, std::int64_t groups, std::int64_t width,
+                                     std::int64_t target_width, std::int64_t first, std::int64_t stride,
+                                     const float* x, float* y) {
     return each_row(dim, [=](std::int64_t i) {
-        const float* from = x + i * width;
-        float* to = y + i * target_width + first;
-        for (std::int64_t j = 0; j < width; ++j) to[j * stride] = from[j];
+        for (std::int64_t group = i * groups; group < (i + 1) * groups; ++group) {
+            const float* from = x + group * width;
+            float* to = y + group * target_width + first;
+            if (stride == 1) {
+                std::memcpy(to, from, width * sizeof(float));
+            } else {
+                for (std::int64_t j = 0; j < width; ++j) to[j * stride] = from[j];
+            }
+        }
     });
 }
 

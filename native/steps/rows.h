@@ -19,9 +19,10 @@ std::unique_ptr<Step> scatter(int dim, std::int64_t width, const float* x, const
 std::unique_ptr<Step> slice(int dim, std::int64_t groups, std::int64_t source_width, std::int64_t first,
                             std::int64_t width, const float* x, float* y);
 
-// Copies the elements of each row to the columns first, first + stride, ... of y.
-std::unique_ptr<Step> concat_columns(int dim, std::int64_t width, std::int64_t target_width,
-                                     std::int64_t first, std::int64_t stride, const float* x, float* y);
+// Copies the elements of each of a row's `groups` groups to the columns first, first + stride, ... of y.
+std::unique_ptr<Step> concat_columns(int dim, std::int64_t groups, std::int64_t width,
+                                     std::int64_t target_width, std::int64_t first, std::int64_t stride,
+                                     const float* x, float* y);
 
 // Averages every `count` rows of x, added up in order.
 std::unique_ptr<Step> average_rows(const Ops& ops, int dim, std::int64_t width, std::int64_t count,

@@ -15,14 +15,15 @@ struct Shape {
     bool is_scattered;
     float cap;
     std::int64_t reach;  // of distances; empty without
+    bool is_latent = false;  // whether values are the ends of keys
+
+    // Plain numbers may end in the middle of a vector.
+    std::int64_t value_size() const { return is_latent ? 40 : is_quantized(type) ? 96 : 72; }
 };
 
 constexpr std::int64_t kHeads = 2;      // of keys
 constexpr std::int64_t kHistory = 600;  // more than two chunks
 constexpr std::int64_t kKeySize = 64;
-
-// Plain numbers may end in the middle of a vector.
-std::int64_t value_size(DType type) { return is_quantized(type) ? 96 : 72; }
 
 struct Storage {
     KVStorage storage;
@@ -58,12 +59,12 @@ class Work {
           shape_(shape),
           random_(shape.tokens),
           keys_(ops_, random_, shape.type, kKeySize, true),
-          values_(ops_, random_, shape.type, value_size(shape.type), false),
+          values_(ops_, random_, shape.type, shape.value_size(), false),
           cells_(cells_of(shape)),
           q_(random_.numbers(shape.tokens * heads() * kKeySize, 2.0f)),
           sinks_(random_.numbers(heads(), 1.0f)),
           distances_(random_.numbers(heads() * (2 * shape.reach + 1), 1.0f)),
-          y_(shape.tokens * heads() * value_size(shape.type)) {
+          y_(shape.tokens * heads() * shape.value_size()) {
         for (std::int64_t token = 0; token < shape.tokens; ++token) {
             const auto end = static_cast<std::int32_t>(kHistory - shape.tokens + 1 + token);
             spans_.push_back({3, end, 3});  // a window that no longer contains the first tokens
@@ -72,7 +73,8 @@ class Work {
         job_ = {q_.data(),
                 y_.data(),
                 keys_.storage,
-                values_.storage,
+                shape.is_latent ? keys_.storage : values_.storage,
+                shape.value_size(),
                 cells_.data(),
                 spans_.data(),
                 sinks_.data(),
@@ -94,7 +96,7 @@ class Work {
 
     Bytes by_chunks() {
         constexpr std::int64_t kChunks = (kHistory + kAttentionChunk - 1) / kAttentionChunk;
-        const std::int64_t size = part_floats(rows(), value_size(shape_.type));
+        const std::int64_t size = part_floats(rows(), shape_.value_size());
         const Region scratch(ops_.attention_scratch(job_, rows())), parts(kChunks * size * sizeof(float));
         auto* floats = reinterpret_cast<float*>(parts.data());
         for (std::int64_t head = 0; head < kHeads; ++head) {
@@ -129,7 +131,7 @@ class Work {
 void compare_shape(Comparison& compare, const Shape& shape) {
     const std::string what = std::string(find_format(shape.type)->name) + ", " +
                              std::to_string(shape.tokens * shape.group) + " rows" +
-                             (shape.is_plain ? ", plain" : "") + (shape.is_scattered ? ", scattered" : "");
+                             (shape.is_latent ? ", latent" : "") + (shape.is_plain ? ", plain" : "") + (shape.is_scattered ? ", scattered" : "");
     compare("attention " + what, [&](const Table& table) { return Work(table, shape).whole(); });
     if (shape.is_plain) return;
     compare("attention by chunks " + what,
@@ -145,6 +147,9 @@ void compare_attention(Comparison& compare) {
         compare_shape(compare, {type, 1, 1, true, true, 0.0f, 1000});
         compare_shape(compare, {type, 2, 4, true, false, 20.0f, 0});
         compare_shape(compare, {type, 2, 5, false, true, 0.0f, 7});
+        compare_shape(compare, {type, 3, 1, false, false, 0.0f, 0, true});
+        compare_shape(compare, {type, 3, 7, false, true, 0.0f, 0, true});
+        compare_shape(compare, {type, 2, 4, true, false, 0.0f, 0, true});
     }
 }
 

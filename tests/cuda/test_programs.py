@@ -86,7 +86,9 @@ def programs_of_formats() -> list[Program]:
 def other_programs() -> list[Program]:
     rounding = [("CHASKI_SUPER_BLOCKS", 0), ("CHASKI_SUPER_BLOCKS", 1)]
     stored = ["I16", "F16", "BF16", "F32", "Q8_0", "Q4_0"]
-    heads = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128))
+    latent = (("CHASKI_SIZE", 96), ("CHASKI_VALUE_SIZE", 64), ("CHASKI_VALUES_IN_KEYS", 1))
+    few_rows = (("CHASKI_ROWS", 4), ("CHASKI_SPLIT", 1), rounding[0])
+    heads = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128), ("CHASKI_VALUES_IN_KEYS", 0))
 
     def kept(type: str) -> list[tuple[str, str]]:
         return [("CHASKI_KEYS", f"DType::{type}"), ("CHASKI_VALUES", f"DType::{type}")]
@@ -123,6 +125,7 @@ def other_programs() -> list[Program]:
             for each in stored
             for split in (0, 1)
         ),
+        *(Program("attention", (*kept(each), *latent, *few_rows)) for each in stored),
         *(
             Program(
                 "attention_i16",

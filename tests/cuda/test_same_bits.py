@@ -18,6 +18,7 @@ from chaski.ml import CPUOptions, moe_ops, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.moe_ops import Gating
+from chaski.ml.products import head_linear
 from tests.cuda.devices import BACKENDS
 from tests.ml.attending import Attender
 from tests.ml.both_backends import uniform
@@ -288,6 +289,51 @@ def test_attention(
             found.append(np.concatenate([few, some, many, others]))
             attender.backend.close()
         np.testing.assert_array_equal(found[1].view(np.uint32), found[0].view(np.uint32))
+
+
+@on_each
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        DType.I16,
+        *(pytest.param(each, marks=pytest.mark.long) for each in (DType.F16, DType.Q8_0, DType.Q4_0)),
+    ],
+    ids=str,
+)
+def test_attention_to_values_in_keys(tmp_path: Path, backend: str, dtype: DType) -> None:
+    rng = np.random.default_rng(3)
+    count, tokens = 300, 20
+    q = rng.standard_normal((tokens, 5, 96)).astype(np.float32)
+    k = rng.standard_normal((count, 1, 96)).astype(np.float32)
+    cells = rng.permutation(512)[:count].astype(np.int32)
+    found = []
+    for name in ("cpu", backend):
+        options = (CPUOptions(threads=1),)
+        attender = Attender(
+            tmp_path, name, q, k, 64, cells, types=(dtype, dtype), num_cells=512, options=options
+        )
+        few = attender.attend(range(3), [(0, 300, 0), (50, 211, 100), (299, 300, 0)])
+        many = attender.attend(range(tokens), [(0, 280 + i, 0) for i in range(tokens)])
+        found.append(np.concatenate([few, many]))
+        attender.backend.close()
+    np.testing.assert_array_equal(found[1].view(np.uint32), found[0].view(np.uint32))
+
+
+@on_each
+def test_products_of_heads(tmp_path: Path, backend: str) -> None:
+    type, heads, rows, columns = QuantType.Q8_0, 3, 20, 64
+    matrices = random_weights(type, heads * rows, columns)
+    path = write(
+        tmp_path / "a.gguf",
+        table=activations(MOST, heads * columns),
+        weight=bytes_as(matrices, type, (heads, rows, columns)),
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.embedding(ids, w["table"]).reshape(heads, columns)
+        return head_linear(x, w["weight"]).reshape(heads * rows)
+
+    assert_same(backend, path, record, list(range(5)))
 
 
 @pytest.mark.timed

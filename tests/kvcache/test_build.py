@@ -29,6 +29,7 @@ SIZE = CacheSize(sequences=1, capacity=64, max_batch=16)
 TYPES = KVTypes(DType.F16, DType.Q8_0)
 FULL = Causal(KVShape(2, 32, 64))
 WIDE = Causal(KVShape(4, 32, 32))
+LATENT = Causal(KVShape(1, 96, 64, values_in_keys=True))
 WINDOW = Causal(KVShape(1, 32, 32), AttentionSpan(window=8))
 IMAGE = Encoder(KVShape(2, 32, 32), max_rows=24, row_size=8)
 CONV = Recurrent((StateShape(2, 40),), Checkpoints(count=3))
@@ -42,7 +43,7 @@ def test_layers_of_one_kind_have_one_cache() -> None:
 
 @pytest.mark.parametrize(
     "layers",
-    [[FULL, WIDE], [CONV, WINDOW, FULL, WINDOW], [DELTA, FULL, CONV, IMAGE], [CONV]],
+    [[FULL, WIDE, LATENT], [CONV, WINDOW, FULL, WINDOW], [DELTA, FULL, CONV, IMAGE], [CONV]],
     ids=lambda layers: "-".join(type(layer).__name__ for layer in layers),
 )
 def test_every_layer_finds_storage_of_its_shape(layers: list[LayerKind]) -> None:
@@ -52,8 +53,8 @@ def test_every_layer_finds_storage_of_its_shape(layers: list[LayerKind]) -> None
         if isinstance(layer, Recurrent):
             assert [(b.heads, b.size) for b in face.states] == [(s.heads, s.size) for s in layer.states]
         else:
-            assert (face.keys.heads, face.keys.size) == (layer.shape.heads, layer.shape.key_size)
-            assert (face.values.heads, face.values.size) == (layer.shape.heads, layer.shape.value_size)
+            held = [(buffer.heads, buffer.size) for buffer in face.buffers]
+            assert held == [(layer.shape.heads, size) for _, size in layer.shape.roles()]
     predicted = sum(kind.num_bytes[HOST] for kind in cache_memory(backend, layers, SIZE, TYPES))
     assert backend.memory().cache == predicted
 
@@ -61,9 +62,10 @@ def test_every_layer_finds_storage_of_its_shape(layers: list[LayerKind]) -> None
 def test_the_memory_of_each_kind() -> None:
     backend = open_backend("reference")
     size = CacheSize(sequences=3, capacity=100, max_batch=16)
-    kinds = cache_memory(backend, [CONV, FULL, WINDOW, WIDE, DELTA], size, KVTypes(DType.F32, DType.F32))
+    layers = [CONV, FULL, WINDOW, WIDE, LATENT, DELTA]
+    kinds = cache_memory(backend, layers, size, KVTypes(DType.F32, DType.F32))
     assert [(kind.kind, kind.layers, kind.cells, kind.num_bytes[HOST]) for kind in kinds] == [
-        ("all tokens", 2, 300, 4 * 300 * (2 * (32 + 64) + 4 * (32 + 32))),
+        ("all tokens", 3, 300, 4 * 300 * (2 * (32 + 64) + 4 * (32 + 32) + 96)),
         ("window 8", 1, 3 * 8 + 16, 4 * 40 * (32 + 32)),
         ("recurrent, 3 checkpoints", 2, 1 + 3 * 6, 4 * 19 * (2 * 40 + 3 * 16 + 64)),
     ]
@@ -74,7 +76,7 @@ def test_keys_without_positions_stay_as_they_are_when_they_move() -> None:
     turned = Causal(KVShape(1, 4, 4, Rope(np.array([0.5, 0.1], np.float32))))
     unturned = Causal(KVShape(1, 4, 4, Rope(np.zeros(0, np.float32))))
     cache = build_cache(backend, [turned, unturned], SIZE, KVTypes(DType.F32, DType.F32))
-    turned_keys, keys = (face.keys.handle.rows for face in cache.record(Graph(), Dim("tokens", 16)))
+    turned_keys, keys = (face.buffers[0].handle.rows for face in cache.record(Graph(), Dim("tokens", 16)))
     turned_keys[:], keys[:] = 1, 1
     positions = np.arange(6, dtype=np.int32)
     cache.start_forward(Batch(positions, positions, np.zeros_like(positions), positions[:0]))

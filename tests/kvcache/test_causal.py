@@ -140,7 +140,7 @@ def test_cells_shared_before_a_removed_middle_do_not_matter() -> None:
 
 def test_keys_turn_to_their_new_positions_in_slices() -> None:
     cache = make(1, 40, max_batch=4)
-    storage = cache.record(Graph(), Dim("tokens", 4))[0].keys.handle
+    storage = cache.record(Graph(), Dim("tokens", 4))[0].buffers[0].handle
     assert isinstance(storage, Storage)
     keys = storage.rows
     for begin in range(0, 40, 4):

@@ -146,7 +146,7 @@ def keys_of(writes: list[int], positions: range) -> np.ndarray:
 
 
 def stored_keys(cache: CausalCache) -> np.ndarray:
-    storage = cache.record(Graph(), Dim("tokens", MAX_BATCH))[0].keys.handle
+    storage = cache.record(Graph(), Dim("tokens", MAX_BATCH))[0].buffers[0].handle
     assert isinstance(storage, Storage)
     return storage.rows
 

@@ -77,8 +77,9 @@ def test_wishes_are_fulfilled(config: CacheConfig) -> None:
     cache = build_cache(backend, kinds, SIZE, TYPES)
     (layer,) = cache.record(Graph(), Dim("tokens", MAX_BATCH))
     assert isinstance(layer, CausalLayer)
-    assert isinstance(layer.values.handle, Storage)
-    assert layer.values.handle.rows.shape == ((3, 6, cells) if config.permuted_values else (cells, 3, 6))
+    values = layer.buffers[1].handle
+    assert isinstance(values, Storage)
+    assert values.rows.shape == ((3, 6, cells) if config.permuted_values else (cells, 3, 6))
     forms = {MaskForm.SPANS: Mask, MaskForm.PAGED: PagedMask}
     assert isinstance(layer.mask, forms.get(config.mask, DenseMask))
     if isinstance(layer.mask, DenseMask):

@@ -43,7 +43,7 @@ def test_each_layer_has_the_cache_of_its_kind() -> None:
     wrapper = WrapperCache([causal(heads=(1, 3)), causal(heads=(2,))], kinds=[0, 1, 0])
     graph = Graph()
     layers = wrapper.record(graph, Dim("tokens", 16))
-    assert [layer.keys.heads for layer in layers] == [1, 2, 3]
+    assert [layer.buffers[0].heads for layer in layers] == [1, 2, 3]
     assert list(graph.inputs) == [f"{kind}.{name}" for kind in "01" for name in ("cells", "history", "spans")]
     assert set(forward(wrapper, 0, 0, 2)) == set(graph.inputs)
 

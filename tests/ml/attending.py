@@ -21,7 +21,10 @@ I32 = npt.NDArray[np.int32]
 
 
 class Attender:
-    """Stores k (n, kv_heads, size) and v in separate cells; attends with rows of q (m, heads, size)."""
+    """Stores k (n, kv_heads, size) and v in separate cells; attends with rows of q (m, heads, size).
+
+    If v is a number, values are that many last elements of k.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class Attender:
         backend: str,
         q: F32,
         k: F32,
-        v: F32,
+        v: F32 | int,
         cells: I32,
         *,
         types: tuple[DType, DType] = (DType.F32, DType.F32),
@@ -40,14 +43,18 @@ class Attender:
         num_cells: int = 1024,
     ) -> None:
         self.backend = open_backend(backend, *options)
-        (count, kv_heads, size), value_size = k.shape, v.shape[2]
+        (count, kv_heads, size), value_size = k.shape, v if isinstance(v, int) else v.shape[2]
         tokens, heads, _ = q.shape
-        arrays = {"q": q.reshape(tokens, -1), "k": k.reshape(count, -1), "v": v.reshape(count, -1)}
+        arrays = {"q": q.reshape(tokens, -1), "k": k.reshape(count, -1)}
+        if not isinstance(v, int):
+            arrays["v"] = v.reshape(count, -1)
         if sinks is not None:
             arrays["sinks"] = sinks
         weights = bound(self.backend, directory, arrays)
         self.keys = self.backend.kv_buffer(KVRole.KEYS, num_cells, kv_heads, size, types[0])
-        self.values = self.backend.kv_buffer(KVRole.VALUES, num_cells, kv_heads, value_size, types[1])
+        self.values = self.keys
+        if not isinstance(v, int):
+            self.values = self.backend.kv_buffer(KVRole.VALUES, num_cells, kv_heads, value_size, types[1])
         self.cells = cells
         self._num_rows = tokens
         graph = Graph()
@@ -59,9 +66,10 @@ class Attender:
         positions = graph.input("positions", rows.shape, DType.I32) if table is not None else None
         bias = None if table is None or positions is None else ops.DistanceBias(table, positions)
         stored_k = ops.store(ops.embedding(ids, weights["k"]).reshape(kv_heads, size), where, self.keys)
-        stored_v = ops.store(
-            ops.embedding(ids, weights["v"]).reshape(kv_heads, value_size), where, self.values
-        )
+        stored_v = ops.stored(graph, self.values, value_size)
+        if not isinstance(v, int):
+            rows_of_v = ops.embedding(ids, weights["v"]).reshape(kv_heads, value_size)
+            stored_v = ops.store(rows_of_v, where, self.values)
         queries = ops.embedding(rows, weights["q"]).reshape(heads, size)
         y = ops.attention(
             queries,

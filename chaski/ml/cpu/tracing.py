@@ -68,7 +68,7 @@ def traced_step(call: Call, dims: Sequence[str]) -> TracedStep:
         sum(row_bytes.values()),
         shared,
         dims[arguments["history"]] if "history" in arguments else None,
-        sum(_cell_bytes(place) for place in call.reads if isinstance(place, KVBuffer)),
+        sum(_cell_bytes(place) for place in dict.fromkeys(call.reads) if isinstance(place, KVBuffer)),
     )
 
 
@@ -84,7 +84,7 @@ def _row_share(call: Call, matrices: Sequence[_native.WeightMatrix]) -> float:
     """Return the share of the matrices that one row reads: one row of a table, or the chosen experts."""
     if call.step == "embedding":
         return 1 / matrices[0].rows
-    return call.arguments["count"] / len(matrices) if len(matrices) > 1 else 1.0
+    return call.arguments["count"] / len(matrices) if call.step == "expert_matmul" else 1.0
 
 
 def _cell_bytes(buffer: KVBuffer) -> int:

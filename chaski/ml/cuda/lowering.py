@@ -322,10 +322,10 @@ def matrix_of(product: Tensor) -> Matrix:
 
 def matrices_of(product: Tensor) -> Sequence[Matrix]:
     """Return the matrix that a node multiplies by, or all experts' matrices, which are equally spaced."""
-    return _matrices(matrix_weight(product))
+    return matrices_of_weight(matrix_weight(product))
 
 
-def _matrices(weight: Weight) -> Sequence[Matrix]:
+def matrices_of_weight(weight: Weight) -> Sequence[Matrix]:
     found: Any = weight.handle
     matrices: Sequence[Matrix] = found if isinstance(found, list) else [found]
     assert all(isinstance(matrix, Matrix) for matrix in matrices), f"{weight.name} is not a matrix"
@@ -364,7 +364,7 @@ def staged_for(name: str, node: Tensor) -> Staged:
 
 
 def _type_of(weight: Weight) -> QuantType:
-    return QuantType(_matrices(weight)[0].type)
+    return QuantType(matrices_of_weight(weight)[0].type)
 
 
 def _groups(

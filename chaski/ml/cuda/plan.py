@@ -32,7 +32,7 @@ from chaski.ml.cuda.lowering import (
     largest_of,
     staged_for,
 )
-from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node
+from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node, with_heads_apart
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.cuda.uploads import Uploads
 from chaski.ml.graph import Dim, Graph, width
@@ -60,6 +60,7 @@ class CUDAPlan:
 
     def __init__(self, graph: Graph, gpu: GPU, host: Backend) -> None:
         self._gpu = gpu
+        graph = with_heads_apart(graph)
         lowering = Lowering(graph, gpu.device.cores, gpu.shared_memory)
         for name, node in graph.inputs.items():
             lowering.staged[node] = staged_for(name, node)

@@ -13,7 +13,7 @@ __all__ = ["History", "SharedHistory", "attend", "attention"]
 class History(Protocol):
     """The interface of a layer's cache of keys and values, such as `chaski.kvcache.LayerCache`."""
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+    def update(self, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, AnyMask]:
         """Store k and v of this batch; return all keys, all values, and the mask."""
 
 
@@ -24,7 +24,7 @@ class SharedHistory:
         self._history = history
         self._stored: tuple[Tensor, Tensor, AnyMask] | None = None
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, AnyMask]:
+    def update(self, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, AnyMask]:
         self._stored = self._history.update(k, v)
         return self._stored
 
@@ -37,7 +37,7 @@ class SharedHistory:
 def attention(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     history: History,
     *,
     scale: float,
@@ -48,7 +48,7 @@ def attention(
     """Return softmax(scale · q kᵀ + bias) v over the tokens that each token sees -> (n, heads · value size).
 
     q (n, heads, size), k (n, kv_heads, size), v (n, kv_heads, value size): each group of heads/kv_heads query
-    heads shares a key/value head (Ainslie et al. 2023).
+    heads shares a key/value head (Ainslie et al. 2023). v is None where values are the ends of keys.
     sinks (heads,): a learned score of each head that takes part in the softmax without a value, so that a
     head may attend to nothing (gpt-oss; Xiao et al. 2023).
     softcap: scores become softcap · tanh(score / softcap), before sinks; 0 leaves them unchanged (Gemma 2).

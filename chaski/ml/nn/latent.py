@@ -4,8 +4,8 @@ All heads share one key of `rope + rank` elements: a part that the rope turns, a
 head would compute its own keys and values. Instead, each head multiplies its query by its key matrix, and the
 sum over latents by its value matrix. Prompts and single tokens are computed alike, so the bits are the same.
 
-The cache holds each latent twice, in the keys and as the values. The products of each head are operations of
-their own, which limits the speed of models with many heads and layers.
+The cache holds each latent once: the values are the ends of the keys. One operation multiplies all heads. In
+files of older converters, which join the matrices of keys and values, each head's product is an operation.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 
 from chaski.ml import ops
-from chaski.ml.graph import Tensor, Weight
+from chaski.ml.graph import Tensor, Weight, width
 from chaski.ml.nn.attention import History, attention
 from chaski.ml.nn.layers import Linear, RMSNorm, TransposedLinear
 from chaski.ml.nn.module import Module
+from chaski.ml.products import head_linear
 
 __all__ = ["JoinedLatentAttention", "LatentAttention", "LatentConfig"]
 
@@ -46,18 +47,14 @@ class LatentConfig(Struct, frozen=True):
 
 
 class _HeadLinear(Module):
-    """A matrix for each head. Files store them as a stack (heads, out, in)."""
+    """A matrix for each head, as files store them: (heads, out, in)."""
 
     def __init__(self, heads: int, in_features: int, out_features: int) -> None:
-        self.heads = [Linear(in_features, out_features) for _ in range(heads)]
+        self.weight = Weight((heads, out_features, in_features), split=0)
 
-    def joined_weights(self, prefix: str = "") -> Iterator[tuple[str, list[tuple[str, Weight]]]]:
-        parts = [(f"{prefix}.heads.{index}.weight", head.weight) for index, head in enumerate(self.heads)]
-        yield f"{prefix}.weight", parts
-
-    def __call__(self, x: Tensor) -> Sequence[Tensor]:
-        """Multiply the first elements of each head of x (n, heads, size) -> (n, out) each."""
-        return _each_head(x, self.heads, self.heads[0].weight.shape[1])
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply x (n, heads, in) -> (n, heads, out)."""
+        return head_linear(x, self.weight)
 
 
 class _JoinedHeads(Module):
@@ -67,7 +64,6 @@ class _JoinedHeads(Module):
     """
 
     def __init__(self, heads: int, rank: int, plain: int, value: int) -> None:
-        self._plain, self._rank = plain, rank
         self.keys = [TransposedLinear(plain, rank) for _ in range(heads)]
         self.values = [Linear(rank, value) for _ in range(heads)]
 
@@ -78,24 +74,25 @@ class _JoinedHeads(Module):
             parts.append((f"{prefix}.values.{index}.weight", value.weight))
         yield f"{prefix}.weight", parts
 
-    def absorbed(self, q: Tensor) -> Sequence[Tensor]:
-        return _each_head(q, self.keys, self._plain)
+    def absorbed(self, q: Tensor) -> Tensor:
+        return _each_head(q, self.keys)
 
-    def of_latents(self, attended: Tensor) -> Sequence[Tensor]:
-        return _each_head(attended, self.values, self._rank)
+    def of_latents(self, attended: Tensor) -> Tensor:
+        return _each_head(attended, self.values)
 
 
-def _each_head(x: Tensor, matrices: Sequence[Callable[[Tensor], Tensor]], size: int) -> Sequence[Tensor]:
-    """Multiply the first `size` elements of each head of x (n, heads, …) by the head's own matrix."""
-    heads, width = x.shape[1:]
-    assert isinstance(heads, int)
-    assert isinstance(width, int)
-    rows = x.reshape(heads * width)
-    return [matrix(ops.slice(rows, head * width, size)) for head, matrix in enumerate(matrices)]
+def _each_head(x: Tensor, matrices: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+    """Multiply each head of x (n, heads, in) by its own matrix -> (n, heads, out)."""
+    size = width(x) // len(matrices)
+    rows = x.reshape(len(matrices) * size)
+    parts = [matrix(ops.slice(rows, head * size, size)) for head, matrix in enumerate(matrices)]
+    out = width(parts[0])
+    joined = ops.concat([(part, head * out, 1) for head, part in enumerate(parts)])
+    return joined.reshape(len(matrices), out)
 
 
 class LatentAttention(Module):
-    """Attention whose history has one head: keys of `rope + rank` elements, values of `rank`.
+    """Attention whose history has one head: keys of `rope + rank` elements, which end with the value.
 
     The part that the rope turns comes first, so that stored keys can be turned to other positions.
     """
@@ -121,12 +118,12 @@ class LatentAttention(Module):
         self.attn_k_b = _HeadLinear(c.heads, c.plain, c.rank)
         self.attn_v_b = _HeadLinear(c.heads, c.rank, c.value)
 
-    def absorbed(self, q: Tensor) -> Sequence[Tensor]:
-        """Return for each head its query, (n, heads, plain + rope), times its key matrix (n, rank)."""
+    def absorbed(self, q: Tensor) -> Tensor:
+        """Multiply the query of each head (n, heads, plain) by its key matrix -> (n, heads, rank)."""
         return self.attn_k_b(q)
 
-    def of_latents(self, attended: Tensor) -> Sequence[Tensor]:
-        """Return for each head its value (n, value) of a sum over latents (n, heads, rank)."""
+    def of_latents(self, attended: Tensor) -> Tensor:
+        """Return the values (n, heads, value) of sums over latents (n, heads, rank)."""
         return self.attn_v_b(attended)
 
     def query_latents(self, x: Tensor) -> Tensor:
@@ -149,23 +146,21 @@ class LatentAttention(Module):
         c = self._config
         compressed = self.attn_kv_a_mqa(x)
         latent = self.attn_kv_a_norm(ops.slice(compressed, 0, c.rank))
-        key = ops.concat([(ops.slice(compressed, c.rank, c.rope), 0, 1), (latent, c.rope, 1)])
-        k = ops.rope(key.reshape(1, c.rope + c.rank), rope)
-        q = ops.rope(self._queries(x, latents), rope)
+        turned = ops.rope(ops.slice(compressed, c.rank, c.rope).reshape(1, c.rope), rope)
+        k = ops.concat([(turned, 0, 1), (latent.reshape(1, c.rank), c.rope, 1)])
+        q = self._queries(x, rope, latents)
         q = q if factors is None else ops.scale_rows(q, factors)
-        attended = attention(q, k, latent.reshape(1, c.rank), cache, scale=c.scale)
+        attended = attention(q, k, None, cache, scale=c.scale)
         values = self.of_latents(attended.reshape(c.heads, c.rank))
-        return self.attn_output(_side_by_side(values))
+        return self.attn_output(values.reshape(c.heads * c.value))
 
-    def _queries(self, x: Tensor, latents: Tensor | None) -> Tensor:
-        """Return the queries for latents (n, heads, rope + rank), before they are turned."""
+    def _queries(self, x: Tensor, rope: Tensor | None, latents: Tensor | None) -> Tensor:
+        """Return the queries for latents (n, heads, rope + rank)."""
         c = self._config
         q = self.attn_q_b(latents or self.query_latents(x)) if c.query_rank else self.attn_q(x)
-        size = c.plain + c.rope
-        turned = [ops.slice(q, head * size + c.plain, c.rope) for head in range(c.heads)]
-        latents = self.absorbed(q.reshape(c.heads, size))
-        parts = [part for pair in zip(turned, latents, strict=True) for part in pair]
-        return _side_by_side(parts).reshape(c.heads, c.rope + c.rank)
+        heads = q.reshape(c.heads, c.plain + c.rope)
+        turned = ops.rope(ops.slice(heads, c.plain, c.rope), rope)
+        return ops.concat([(turned, 0, 1), (self.absorbed(ops.slice(heads, 0, c.plain)), c.rope, 1)])
 
 
 class JoinedLatentAttention(LatentAttention):
@@ -174,19 +169,8 @@ class JoinedLatentAttention(LatentAttention):
     def add_matrices(self, c: LatentConfig) -> None:
         self.attn_kv_b = _JoinedHeads(c.heads, c.rank, c.plain, c.value)
 
-    def absorbed(self, q: Tensor) -> Sequence[Tensor]:
+    def absorbed(self, q: Tensor) -> Tensor:
         return self.attn_kv_b.absorbed(q)
 
-    def of_latents(self, attended: Tensor) -> Sequence[Tensor]:
+    def of_latents(self, attended: Tensor) -> Tensor:
         return self.attn_kv_b.of_latents(attended)
-
-
-def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Return rows of all parts (n, size), one after the other."""
-    placed, first = list[tuple[Tensor, int, int]](), 0
-    for part in parts:
-        placed.append((part, first, 1))
-        size = part.shape[1]
-        assert isinstance(size, int)
-        first += size
-    return ops.concat(placed)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.formats.dequantize import dequantize
 from chaski.formats.quant import QuantType
@@ -117,8 +118,9 @@ def store(x: F32, cells: I32, buffer: Storage) -> Storage:
     return buffer
 
 
-def stored(buffer: Storage) -> Storage:
-    return buffer
+def stored(buffer: Storage, *, size: int) -> Storage:
+    assert not buffer.is_permuted or size == buffer.size
+    return buffer if buffer.is_permuted else replace(buffer, rows=buffer.rows[..., buffer.size - size :])
 
 
 def rotate_cells(cells: I32, table: F32, buffer: Storage, *, neox: bool) -> Storage:

@@ -118,9 +118,9 @@ def slice(x: F32, *, first: int, count: int) -> F32:
 
 
 def concat(*parts: F32, places: Sequence[tuple[int, int]]) -> F32:
-    y = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), np.float32)
+    y = np.empty((*parts[0].shape[:-1], sum(part.shape[-1] for part in parts)), np.float32)
     for part, (first, stride) in zip(parts, places, strict=True):
-        y[:, first : first + stride * part.shape[1] : stride] = part
+        y[..., first : first + stride * part.shape[-1] : stride] = part
     return y
 
 

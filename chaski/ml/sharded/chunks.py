@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from chaski.ml.cached_ops import ATTENTION, CONTENTS
+from chaski.ml.cached_ops import ATTENTION, CONTENTS, stored
 from chaski.ml.elementwise import ELEMENTWISE
-from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor
+from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Tensor, width
 
 __all__ = ["ROWS", "Chunks", "in_chunks", "row_parts"]
 
@@ -120,7 +120,7 @@ def _part(graph: Graph, nodes: Collection[Tensor], dim: Dim) -> Graph:
         if node.op in CONTENTS:
             buffer = node.operands[-1]
             assert isinstance(buffer, KVBuffer)
-            return copy.record("stored", (buffer,), node.shape, node.dtype)
+            return stored(copy, buffer, width(node) // buffer.heads)
         name = node.attributes["name"] if node.op == "input" else f"early {numbers[node]}"
         return copy.input(name, _rows(node, dim), node.dtype)
 

@@ -13,9 +13,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chaski.errors import UnsupportedError
-from chaski.ml.cached_ops import CONTENTS
+from chaski.ml.cached_ops import CONTENTS, stored
 from chaski.ml.free_nodes import FreeNodes
-from chaski.ml.graph import AdapterTable, Dim, Graph, KVBuffer, Operand, Shape, Tensor, Weight
+from chaski.ml.graph import AdapterTable, Dim, Graph, KVBuffer, Operand, Shape, Tensor, Weight, width
 from chaski.ml.sharded.placement import Cut, Held, HeldBuffer, HeldTable, Placed, Units, cuts
 
 __all__ = ["Gather", "OwnedRows", "Piece", "Result", "Send", "TopOfParts", "cut_graph"]
@@ -186,8 +186,8 @@ class _Cutting:
             if self._free.has(node) or node.op in ("group_by_expert", "stored"):
                 continue
             buffers = [x for x in node.operands if isinstance(x, KVBuffer)]
-            stored = [x for x in node.operands if isinstance(x, Tensor) and x.op in CONTENTS]
-            buffers += [x for each in stored for x in each.operands if isinstance(x, KVBuffer)]
+            contents = [x for x in node.operands if isinstance(x, Tensor) and x.op in CONTENTS]
+            buffers += [x for each in contents for x in each.operands if isinstance(x, KVBuffer)]
             level = max((touched.get(buffer, 0) for buffer in buffers), default=0)
             for source, axis in self.reads(node):
                 travels = any(self.is_gathered(source, axis, m) for m in self._placed[node].members)
@@ -404,7 +404,7 @@ class _PieceBuilder:
             buffer = node.operands[-1]
             assert isinstance(buffer, KVBuffer)
             own = self._buffer(buffer)
-            return graph.record("stored", (own,), (own.cells, own.heads, own.size), own.dtype)
+            return stored(graph, own, width(node) // buffer.heads)
         if cutting.is_gathered(node, axis, self._member):
             return self._value(cutting.gathered_value(node), node, node.shape)
         assert cutting.level(node) < self._level, f"{node.op} is not computed yet"

@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from chaski.formats.gguf import TensorInfo
+from chaski.ml import ops
 from chaski.ml.cached_ops import ATTENTION, CONTENTS
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.free_nodes import FreeNodes
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Shape, Tensor, Weight
 from chaski.ml.products import PRODUCTS, matrix_weight
+from chaski.ml.rewriting import rewritten
 from chaski.ml.sharded.placement import Held, HeldBuffer, HeldWeight, Owned, Placed, Units, cuts
 
 __all__ = ["RowSplit", "without_first_outputs"]
@@ -221,23 +223,9 @@ def without_first_outputs(graph: Graph) -> Graph:
 
     The first rows of a matrix are not distributed evenly over the members.
     """
-    if all(node.op != "first_outputs" for node in graph.nodes):
-        return graph
-    copy = Graph(graph.dtype, product_types=graph.product_types)
-    known: dict[Tensor, Tensor] = {}
-    for node in graph.nodes:
-        operands = tuple(known[x] if isinstance(x, Tensor) else x for x in node.operands)
-        if node.op == "first_outputs":
-            _, matrix = operands
-            assert isinstance(matrix, Weight)
-            all_rows = copy.record("linear", operands, (node.shape[0], matrix.shape[0]), node.dtype)
-            known[node] = copy.record(
-                "slice", (all_rows,), node.shape, node.dtype, first=0, count=node.shape[1]
-            )
-        elif node.op == "input":
-            known[node] = copy.input(node.attributes["name"], node.shape, node.dtype)
-        else:
-            known[node] = copy.record(node.op, operands, node.shape, node.dtype, **node.attributes)
-    for name, node in graph.outputs.items():
-        copy.output(name, known[node])
-    return copy
+
+    def whole(x: Tensor, matrix: Weight, *, count: int) -> Tensor:
+        y = x.graph.record("linear", (x, matrix), (x.shape[0], matrix.shape[0]))
+        return ops.slice(y, 0, count)
+
+    return rewritten(graph, "first_outputs", whole)

@@ -99,15 +99,19 @@ void add_choose_cells(PlanBuilder& plan, int dim, int history, std::int64_t head
 
 // `history` is the length of the longest list of cells. `distances` is [head][2 · reach + 1], or empty; if it
 // is not empty, `positions` are required.
-void attend(PlanBuilder& plan, int dim, std::int64_t heads, float scale, float cap, bool is_plain,
-            std::size_t q, const OwnedStorage& keys, const OwnedStorage& values, const std::int32_t* cells,
-            const Span* spans, std::int64_t history, int tiles, const Weights* weights, Optional sinks,
-            std::vector<float> distances, Optional positions, Optional parts, std::size_t y) {
+void attend(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t value_size, float scale, float cap,
+            bool is_plain, std::size_t q, const OwnedStorage& keys, const OwnedStorage& values,
+            const std::int32_t* cells, const Span* spans, std::int64_t history, int tiles,
+            const Weights* weights, Optional sinks, std::vector<float> distances, Optional positions,
+            Optional parts, std::size_t y) {
     const KVStorage& k = plan.held(keys);
     const KVStorage& v = plan.held(values);
     require(heads > 0 && heads % k.heads == 0 && k.heads == v.heads && k.cells == v.cells,
             "attention: heads or cells of queries, keys and values do not fit");
-    require(k.in_panels && !v.in_panels, "attention: keys lie in panels, and values in rows");
+    require(k.in_panels && (!v.in_panels || k.data == v.data),
+            "attention: keys lie in panels, and values in rows or in the keys");
+    require(0 < value_size && (v.in_panels ? value_size <= v.size : value_size == v.size),
+            "attention: values have another size");
     require(!is_plain || !(is_quantized(k.type) || is_quantized(v.type)),
             "attention: the plain form reads plain numbers only");
     const auto width = static_cast<std::int64_t>(distances.size()) / heads;
@@ -115,9 +119,10 @@ void attend(PlanBuilder& plan, int dim, std::int64_t heads, float scale, float c
                 (positions && width % 2 == 1 && static_cast<std::int64_t>(distances.size()) == width * heads),
             "attention: a head needs as many distances before a position as after it");
     const Attention job{plan.floats(q, dim, heads * k.size),
-                        plan.floats(y, dim, heads * v.size),
+                        plan.floats(y, dim, heads * value_size),
                         k,
                         v,
+                        value_size,
                         cells,
                         spans,
                         plan.optional_vector(weights, sinks, heads),
@@ -130,31 +135,34 @@ void attend(PlanBuilder& plan, int dim, std::int64_t heads, float scale, float c
                         nullptr,
                         width / 2};
     const int threads = plan.plan().threads();
-    std::int64_t size = parts ? attention_parts(heads, k.heads, v.size, history, threads) : 0;
+    std::int64_t size = parts ? attention_parts(heads, k.heads, value_size, history, threads) : 0;
     float* space = parts ? plan.plan().buffer<float>(*parts, size) : nullptr;
     plan.add(std::make_unique<AttentionStep>(plan.ops(), job, std::move(distances), plan.tiles(tiles),
                                              tokens_per_tile(job.group(), is_plain), space, size, threads));
 }
 
 // Without `parts` a batch is never split. `sinks` is the place of a vector of the weights.
-void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale, float cap,
-                   bool is_plain, std::size_t q, const OwnedStorage& keys, const OwnedStorage& values,
-                   std::size_t cells, std::size_t spans, int tiles, const Weights* weights, Optional sinks,
-                   std::vector<float> distances, Optional positions, Optional parts, std::size_t y) {
+void add_attention(PlanBuilder& plan, int dim, int history, std::int64_t heads, std::int64_t value_size,
+                   float scale, float cap, bool is_plain, std::size_t q, const OwnedStorage& keys,
+                   const OwnedStorage& values, std::size_t cells, std::size_t spans, int tiles,
+                   const Weights* weights, Optional sinks, std::vector<float> distances, Optional positions,
+                   Optional parts, std::size_t y) {
     const std::int32_t* list = plan.indices(cells, history);
-    attend(plan, dim, heads, scale, cap, is_plain, q, keys, values, list, plan.rows<Span>(spans, dim, 1),
-           plan.maximum(history), tiles, weights, sinks, std::move(distances), positions, parts, y);
+    attend(plan, dim, heads, value_size, scale, cap, is_plain, q, keys, values, list,
+           plan.rows<Span>(spans, dim, 1), plan.maximum(history), tiles, weights, sinks, std::move(distances),
+           positions, parts, y);
 }
 
 // Without `parts` a batch is never split. With them, the cells of all tokens of a split batch are at most
 // `longest`; otherwise it is `count`.
-void add_chosen_attention(PlanBuilder& plan, int dim, std::int64_t longest, std::int64_t heads, float scale,
-                          float cap, bool is_plain, std::size_t q, const OwnedStorage& keys,
-                          const OwnedStorage& values, std::size_t chosen, std::int64_t count, int tiles,
-                          const Weights* weights, Optional sinks, Optional parts, std::size_t y) {
+void add_chosen_attention(PlanBuilder& plan, int dim, std::int64_t longest, std::int64_t heads,
+                          std::int64_t value_size, float scale, float cap, bool is_plain, std::size_t q,
+                          const OwnedStorage& keys, const OwnedStorage& values, std::size_t chosen,
+                          std::int64_t count, int tiles, const Weights* weights, Optional sinks,
+                          Optional parts, std::size_t y) {
     const std::int32_t* list = plan.rows<std::int32_t>(chosen, dim, count);
-    attend(plan, dim, heads, scale, cap, is_plain, q, keys, values, list, plan.tiles(tiles)->chosen.data(),
-           longest, tiles, weights, sinks, {}, std::nullopt, parts, y);
+    attend(plan, dim, heads, value_size, scale, cap, is_plain, q, keys, values, list,
+           plan.tiles(tiles)->chosen.data(), longest, tiles, weights, sinks, {}, std::nullopt, parts, y);
 }
 
 std::size_t attention_parts_bytes(std::int64_t heads, std::int64_t kv_heads, std::int64_t value_size,
@@ -174,15 +182,15 @@ void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("rotate_cells", &add_rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "neox"_a, "table"_a,
              "target"_a)
         .def("tiles", &add_tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a, "is_plain"_a)
-        .def("attention", &add_attention, "dim"_a, "history"_a, "heads"_a, "scale"_a, "cap"_a, "is_plain"_a,
-             "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(), "sinks"_a,
-             "distances"_a, "positions"_a, "parts"_a, "y"_a)
+        .def("attention", &add_attention, "dim"_a, "history"_a, "heads"_a, "value_size"_a, "scale"_a, "cap"_a,
+             "is_plain"_a, "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(),
+             "sinks"_a, "distances"_a, "positions"_a, "parts"_a, "y"_a)
         .def("chosen_tiles", &add_chosen_tiles, "tokens"_a, "spans"_a, "count"_a, "group"_a, "is_plain"_a)
         .def("choose_cells", &add_choose_cells, "dim"_a, "history"_a, "heads"_a, "scale"_a, "count"_a, "q"_a,
              "weights"_a, "keys"_a, "cells"_a, "spans"_a, "parts"_a, "y"_a)
-        .def("chosen_attention", &add_chosen_attention, "dim"_a, "longest"_a, "heads"_a, "scale"_a, "cap"_a,
-             "is_plain"_a, "q"_a, "keys"_a, "values"_a, "chosen"_a, "count"_a, "tiles"_a, "weights"_a.none(),
-             "sinks"_a, "parts"_a, "y"_a);
+        .def("chosen_attention", &add_chosen_attention, "dim"_a, "longest"_a, "heads"_a, "value_size"_a,
+             "scale"_a, "cap"_a, "is_plain"_a, "q"_a, "keys"_a, "values"_a, "chosen"_a, "count"_a, "tiles"_a,
+             "weights"_a.none(), "sinks"_a, "parts"_a, "y"_a);
 }
 
 }  // namespace chaski

@@ -1,4 +1,5 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
 #include "../../steps/matmul.h"
 #include "steps.h"
@@ -16,6 +17,21 @@ void add_matmul(PlanBuilder& plan, int dim, const OwnedMatrix& weight, Optional 
                      plan.optional_floats(residual, dim, m.rows)};
     plan.add(std::make_unique<MatmulStep>(plan.multiplier(m), dim, plan.maximum(dim), weight,
                                           plan.activations(m, x, quantized, dim, m.k), out));
+}
+
+void add_head_matmul(PlanBuilder& plan, int dim, const std::vector<OwnedMatrix>& heads, Optional x,
+                     Optional quantized, std::size_t y) {
+    require(!heads.empty(), "head_matmul: no heads");
+    const Matrix& m = heads[0].matrix;
+    for (const OwnedMatrix& head : heads) {
+        const Matrix& other = head.matrix;
+        require(other.type == m.type && other.rows == m.rows && other.k == m.k,
+                "head_matmul: heads of different shapes or types");
+    }
+    const auto count = static_cast<std::int64_t>(heads.size());
+    plan.add(std::make_unique<HeadMatmulStep>(plan.multiplier(m), dim, plan.maximum(dim), heads,
+                                              plan.activations(m, x, quantized, dim, count * m.k),
+                                              plan.floats(y, dim, count * m.rows)));
 }
 
 // The matrix is a vector of the weights: [depth][width] as float32.
@@ -40,6 +56,7 @@ void add_quantize(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t k
 void bind_products(nb::class_<PlanBuilder>& plan) {
     plan.def("matmul", &add_matmul, "dim"_a, "weight"_a, "x"_a, "quantized"_a, "weights"_a.none(), "bias"_a,
              "residual"_a, "y"_a)
+        .def("head_matmul", &add_head_matmul, "dim"_a, "heads"_a, "x"_a, "quantized"_a, "y"_a)
         .def("product", &add_product, "dim"_a, "depth"_a, "width"_a, "weights"_a.none(), "matrix"_a, "x"_a,
              "y"_a)
         .def("quantize", &add_quantize, "dim"_a, "width"_a, "k"_a, "x"_a, "quantized"_a);

@@ -35,12 +35,13 @@ void add_slice(PlanBuilder& plan, int dim, std::int64_t groups, std::int64_t sou
                    plan.floats(y, dim, groups * width)));
 }
 
-void add_concat_columns(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t target_width,
-                        std::int64_t first, std::int64_t stride, std::size_t x, std::size_t y) {
-    require(width > 0 && first >= 0 && stride > 0 && first + (width - 1) * stride < target_width,
+void add_concat_columns(PlanBuilder& plan, int dim, std::int64_t groups, std::int64_t width,
+                        std::int64_t target_width, std::int64_t first, std::int64_t stride, std::size_t x,
+                        std::size_t y) {
+    require(groups > 0 && width > 0 && first >= 0 && stride > 0 && first + (width - 1) * stride < target_width,
             "concat_columns: out of range");
-    plan.add(concat_columns(dim, width, target_width, first, stride, plan.floats(x, dim, width),
-                            plan.floats(y, dim, target_width)));
+    plan.add(concat_columns(dim, groups, width, target_width, first, stride,
+                            plan.floats(x, dim, groups * width), plan.floats(y, dim, groups * target_width)));
 }
 
 // A batch must have `count` source rows for each row of the result.
@@ -88,8 +89,8 @@ void bind_rows(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("rows", &add_rows, "dim"_a, "source_dim"_a, "width"_a, "x"_a, "indices"_a, "y"_a)
         .def("scatter", &add_scatter, "dim"_a, "target_dim"_a, "width"_a, "x"_a, "places"_a, "y"_a)
         .def("slice", &add_slice, "dim"_a, "groups"_a, "source_width"_a, "first"_a, "width"_a, "x"_a, "y"_a)
-        .def("concat_columns", &add_concat_columns, "dim"_a, "width"_a, "target_width"_a, "first"_a,
-             "stride"_a, "x"_a, "y"_a)
+        .def("concat_columns", &add_concat_columns, "dim"_a, "groups"_a, "width"_a, "target_width"_a,
+             "first"_a, "stride"_a, "x"_a, "y"_a)
         .def("space_to_depth", &add_space_to_depth, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a,
              "y"_a)
         .def("average_rows", &add_average_rows, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a, "y"_a)

@@ -83,8 +83,9 @@ def attention(
     key_store, value_store = keys.operands[-1], values.operands[-1]
     assert isinstance(key_store, KVBuffer)
     assert isinstance(value_store, KVBuffer)
-    heads = node.shape[1]
+    heads, value_size = node.shape[1:]
     assert isinstance(heads, int)
+    assert isinstance(value_size, int)
     lowering.check(cells, key_store.cells)
     lowering.call(
         "attention",
@@ -96,10 +97,14 @@ def attention(
             "spans": spans,
             "positions": positions,
         },
-        {"y": lowering.new(node), "parts": _attention_parts(lowering, heads, value_store, _longest(cells))},
+        {
+            "y": lowering.new(node),
+            "parts": _attention_parts(lowering, heads, key_store.heads, value_size, _longest(cells)),
+        },
         dim=lowering.dim(q),
         history=lowering.dim(cells),
         heads=heads,
+        value_size=value_size,
         scale=node.attributes["scale"],
         cap=node.attributes["softcap"],
         is_plain=lowering.is_plain,
@@ -146,18 +151,23 @@ def chosen_attention(
     key_store, value_store = keys.operands[-1], values.operands[-1]
     assert isinstance(key_store, KVBuffer)
     assert isinstance(value_store, KVBuffer)
-    (_, heads, _), (_, count) = node.shape, cells.shape
+    (_, heads, value_size), (_, count) = node.shape, cells.shape
     assert isinstance(heads, int)
+    assert isinstance(value_size, int)
     assert isinstance(count, int)
     longest = count if lowering.is_plain else count * _SPLIT * lowering.threads
     lowering.call(
         "chosen_attention",
         {"q": q, "keys": key_store, "values": value_store, "chosen": cells},
-        {"y": lowering.new(node), "parts": _attention_parts(lowering, heads, value_store, longest)},
+        {
+            "y": lowering.new(node),
+            "parts": _attention_parts(lowering, heads, key_store.heads, value_size, longest),
+        },
         dim=lowering.dim(q),
         longest=longest,
         count=count,
         heads=heads,
+        value_size=value_size,
         scale=node.attributes["scale"],
         cap=node.attributes["softcap"],
         is_plain=lowering.is_plain,
@@ -174,9 +184,11 @@ def _longest(cells: Tensor) -> int:
     return history.maximum
 
 
-def _attention_parts(lowering: Lowering, heads: int, values: KVBuffer, history: int) -> Buffer | None:
+def _attention_parts(
+    lowering: Lowering, heads: int, kv_heads: int, value_size: int, history: int
+) -> Buffer | None:
     """Return memory for the chunks of a history that several threads share; None if they never share one."""
-    size = _native.attention_parts_bytes(heads, values.heads, values.size, history, lowering.threads)
+    size = _native.attention_parts_bytes(heads, kv_heads, value_size, history, lowering.threads)
     return None if size == 0 or lowering.is_plain else Buffer(size, 1)
 
 

@@ -104,6 +104,16 @@ def first_outputs(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -
     )
 
 
+def head_linear(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -> None:
+    lowering.call(
+        "head_matmul",
+        {**lowering.activations(node, x)},
+        {"y": lowering.new(node)},
+        dim=lowering.dim(node),
+        heads=weight.handle,
+    )
+
+
 def expert_linear(
     lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, weight: Weight, bias: Weight | None = None
 ) -> None:
@@ -122,6 +132,7 @@ def expert_linear(
 PRODUCTS: Mapping[str, Callable[..., None]] = {
     "linear": linear,
     "first_outputs": first_outputs,
+    "head_linear": head_linear,
     "expert_linear": expert_linear,
 }
 """How each operation of `chaski.ml.products` is lowered."""

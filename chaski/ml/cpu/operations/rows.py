@@ -42,15 +42,18 @@ def slice(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 
 
 def concat(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
-    y = lowering.new(node)
+    y, target_width = lowering.new(node), node.shape[-1]
+    assert isinstance(target_width, int)
+    groups = width(node) // target_width
     for part, (first, stride) in zip(parts, node.attributes["places"], strict=True):
         lowering.call(
             "concat_columns",
             {"x": part},
             {"y": y},
             dim=lowering.dim(node),
-            width=width(part),
-            target_width=width(node),
+            groups=groups,
+            width=width(part) // groups,
+            target_width=target_width,
             first=first,
             stride=stride,
         )

@@ -154,7 +154,8 @@ CHASKI_INLINE void quantize_weights(int row, int at, Workspace& w) {
         sum = sum + u[i];
     }
     const float largest = device::as_float(reduce_max(bits));
-    const float by_size = kWeightLimit / largest, by_sum = kWeightSum / sum_lanes({sum});
+    constexpr float kSum = kValuesInKeys ? kWeightSumForKeys : kWeightSum;
+    const float by_size = kWeightLimit / largest, by_sum = kSum / sum_lanes({sum});
     const bool usable = is_usable(largest);
     const float factor = usable ? (by_size < by_sum ? by_size : by_sum) : 0.0f;
     for (int i = 0; i < kBlock / kLanes; ++i) {
@@ -167,9 +168,9 @@ CHASKI_INLINE void quantize_weights(int row, int at, Workspace& w) {
 // An element of a value that is not an integer.
 CHASKI_INLINE float value_of(const StorageOf<kValues>& values, int64_t kv_head, int64_t cell, int d) {
     if constexpr (StorageOf<kValues>::kInBlocks) {
-        return values.decoded(kv_head, cell, d);
+        return values.decoded(kv_head, cell, kFirstOfValue + d);
     } else {
-        return load_element<kValues>(values.element(kv_head, cell, d));
+        return load_element<kValues>(values.element(kv_head, cell, kFirstOfValue + d));
     }
 }
 
@@ -188,9 +189,8 @@ CHASKI_INLINE void weigh_values(const Attention& a, int64_t kv_head, int from, i
                 int32_t v[kAhead];
                 for (int j = 0; j < kAhead; ++j) {
                     const bool is_seen = i + j >= from && i + j < to;
-                    v[j] = is_seen
-                               ? reinterpret_cast<const int32_t*>(values.row(kv_head, w.cells[i + j]))[pair]
-                               : 0;
+                    const uint8_t* at = values.element(kv_head, w.cells[i + j], kFirstOfValue + 2 * pair);
+                    v[j] = is_seen ? *reinterpret_cast<const int32_t*>(at) : 0;
                 }
 #pragma unroll
                 for (int r = 0; r < kRows; ++r) {

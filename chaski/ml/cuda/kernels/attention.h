@@ -16,6 +16,9 @@ namespace chaski::CHASKI_ISA {
 constexpr DType kKeys = CHASKI_KEYS, kValues = CHASKI_VALUES;
 constexpr int kSize = CHASKI_SIZE, kValueSize = CHASKI_VALUE_SIZE;  // of a head
 constexpr int kRows = CHASKI_ROWS;                                  // queries at a time
+// Whether values are the last elements of keys (latent attention), and the first of these.
+constexpr bool kValuesInKeys = CHASKI_VALUES_IN_KEYS;
+constexpr int kFirstOfValue = kValuesInKeys ? kSize - kValueSize : 0;
 constexpr int kChunk = 256, kBlock = 64, kBlocks = kChunk / kBlock, kWarps = kChunk / 32;
 
 struct Attention {

@@ -42,6 +42,7 @@ CHASKI_KERNEL(slice, Columns) {
 struct Concat {
     const float* x;
     Count n;
+    int64_t groups;  // of a row
     int64_t width;
     int64_t target_width;
     int64_t first;
@@ -51,7 +52,7 @@ struct Concat {
 
 CHASKI_KERNEL(concat_columns, Concat) {
     const int64_t i = thread();
-    if (i < *a.n * a.width) {
+    if (i < *a.n * a.groups * a.width) {
         a.y[i / a.width * a.target_width + a.first + i % a.width * a.stride] = a.x[i];
     }
 }

@@ -161,7 +161,7 @@ CHASKI_INLINE void store_element(uint8_t* p, float x) {
 // The factor that multiplies x of `size` elements by the rule of integers.h, for a group of 16 lanes.
 // `*scale` multiplies the resulting integers. A row with an unusable magnitude has the factor 0.
 constexpr float kKeyLength = 46000.0f, kKeyLimit = 32767.0f, kValueLimit = 8191.0f;
-constexpr float kWeightLimit = 32767.0f, kWeightSum = 262080.0f;
+constexpr float kWeightLimit = 32767.0f, kWeightSum = 262080.0f, kWeightSumForKeys = 65472.0f;
 
 CHASKI_INLINE bool is_usable(float amax) { return amax >= 1e-15f && amax <= 1e15f; }
 CHASKI_INLINE float unusable_scale(float amax) { return amax < 1e-15f ? 0.0f : device::as_float(0x7fc00000); }

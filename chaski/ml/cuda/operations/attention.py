@@ -186,12 +186,14 @@ def attention(
     lowering.finish(keys, values)
     key_buffer, value_buffer = storage_of(keys), storage_of(values)
     lowering.check(cells, key_buffer.cells)
-    heads, dim = node.shape[1], lowering.dim(q)
+    (heads, value_size), dim = node.shape[1:], lowering.dim(q)
     assert isinstance(heads, int)
+    assert isinstance(value_size, int)
     group = heads // key_buffer.heads
     types = {KVStorage.of(key_buffer).dtype, KVStorage.of(value_buffer).dtype}
-    is_tensor = types == {DType.I16} and key_buffer.size % 32 == 0 and value_buffer.size % 16 == 0
-    sizes_of_heads = key_buffer.size, value_buffer.size
+    is_in_keys = value_buffer is key_buffer
+    is_tensor = types == {DType.I16} and key_buffer.size % 32 == 0 and value_size % 16 == 0 and not is_in_keys
+    sizes_of_heads = key_buffer.size, value_size
     room, is_staged = lowering.shared_memory, False
     if is_tensor:
         few = 8 if group <= 8 else 16
@@ -208,7 +210,7 @@ def attention(
     form = lowering.quantized_with(node) if joined else (None,) * 4
     table = None if positions is None else node.attributes["table"]
     tasks_dim, tiles_dim = _tasks_dim(spans), _tiles_dim(spans, neighbours)
-    parts = Buffer(4 * lowering.dims[tasks_dim] * heads * (value_buffer.size + 2), 1)
+    parts = Buffer(4 * lowering.dims[tasks_dim] * heads * (value_size + 2), 1)
     arguments = (
         *(q, lowering.count(q), y, KVStorage.of(key_buffer), KVStorage.of(value_buffer), cells, spans),
         *(vector_of(sinks), heads, float(node.attributes["scale"]), float(node.attributes["softcap"])),
@@ -222,7 +224,8 @@ def attention(
         ("CHASKI_KEYS", KVStorage.of(key_buffer).type_name),
         ("CHASKI_VALUES", KVStorage.of(value_buffer).type_name),
         ("CHASKI_SIZE", key_buffer.size),
-        ("CHASKI_VALUE_SIZE", value_buffer.size),
+        ("CHASKI_VALUE_SIZE", value_size),
+        ("CHASKI_VALUES_IN_KEYS", int(is_in_keys)),
     )
     forms = _forms_dim(spans)
 
@@ -253,7 +256,7 @@ def attention(
                 ("CHASKI_SUPER_BLOCKS", int(lowering.is_super(node))),
             ),
         )
-        shared = 4 * together * (value_buffer.size + 4 * _JOINED_CHUNKS + 1) + 16
+        shared = 4 * together * (value_size + 4 * _JOINED_CHUNKS + 1) + 16
         grid = (sizes[dim], heads // together, 1)
         return (
             Kernel(program, "attention_join", grid, _JOINING_THREADS, shared)

@@ -9,12 +9,23 @@ from typing import Any
 from msgspec import Struct
 
 from chaski.formats.quant import QuantType
+from chaski.ml import ops
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import Kernel, Lowering, Sizes, is_quantized, matrices_of, matrix_of, vector_of
+from chaski.ml.cuda.lowering import (
+    Kernel,
+    Lowering,
+    Sizes,
+    is_quantized,
+    matrices_of,
+    matrices_of_weight,
+    matrix_of,
+    vector_of,
+)
 from chaski.ml.cuda.operations.elements import elementwise
-from chaski.ml.graph import Operand, Tensor, Weight, width
+from chaski.ml.graph import Graph, Operand, Tensor, Weight, width
+from chaski.ml.rewriting import rewritten
 
-__all__ = ["PRODUCTS", "add", "embedding", "product"]
+__all__ = ["PRODUCTS", "add", "embedding", "product", "with_heads_apart"]
 
 _FLOATS = {QuantType.F32: "F32Weights", QuantType.F16: "F16Weights", QuantType.BF16: "BF16Weights"}
 _SUPER = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
@@ -57,12 +68,26 @@ def first_outputs(lowering: Lowering, node: Tensor, *_: Operand) -> None:
     _product(lowering, [_Product(node, node, None, node.attributes["count"])])
 
 
+def with_heads_apart(graph: Graph) -> Graph:
+    """Return the graph with the products of heads replaced by a product for each head."""
+
+    def apart(x: Tensor, weight: Weight) -> Tensor:
+        heads, rows, columns = weight.shape
+        flat, parts = x.reshape(heads * columns), []
+        for head, matrix in enumerate(matrices_of_weight(weight)):
+            own = Weight((rows, columns), name=f"{weight.name}.{head}", handle=matrix)
+            parts.append((ops.linear(ops.slice(flat, head * columns, columns), own), head * rows, 1))
+        return ops.concat(parts).reshape(heads, rows)
+
+    return rewritten(graph, "head_linear", apart)
+
+
 PRODUCTS: Mapping[str, Callable[..., None]] = {
     "linear": linear,
     "first_outputs": first_outputs,
     "expert_linear": linear,
 }
-"""How each operation of `chaski.ml.products` is lowered."""
+"""How each operation of `chaski.ml.products` is lowered, except that of heads."""
 
 
 def add(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:

@@ -40,14 +40,17 @@ def slice(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 
 
 def concat(lowering: Lowering, node: Tensor, *parts: Tensor) -> None:
-    y = lowering.new(node)
+    y, target_width = lowering.new(node), node.shape[-1]
+    assert isinstance(target_width, int)
+    groups = width(node) // target_width
     for part, (first, stride) in zip(parts, node.attributes["places"], strict=True):
+        columns = width(part) // groups
         lowering.for_each(
             "rows",
             "concat_columns",
             node,
             width(part),
-            *(part, lowering.count(node), width(part), width(node), first, stride, y),
+            *(part, lowering.count(node), groups, columns, target_width, first, stride, y),
         )
 
 
