@@ -130,6 +130,26 @@ def _gemma4(shape: str) -> Row:
     return Row(f"{shape}-q4_k_m", title, "Q4_K_M", Workload(), goals, shape=shape)
 
 
+def _latent() -> Row:
+    """Return the row of latent attention: decoding behind a long history."""
+    shape, work = "deepseek-v2-lite", Workload(prompt=8192, generate=32, repeat=1)
+    layers = make_models.SHAPES[shape].num_layers
+    title = f"{shape}, {layers} layers, Q4_K_M, 8,192 tokens of history"
+    return Row(f"{shape}-8192", title, "Q4_K_M", work, (Goal("decode", 2.0),), shape=shape)
+
+
+def _state_space(shape: str) -> Row:
+    title = f"{shape}, Q4_K_M, prompt of 512"
+    return Row(f"{shape}-q4_k_m", title, "Q4_K_M", Workload(), (Goal("prefill", 1.5),), shape=shape)
+
+
+def _with_experts(shape: str) -> Row:
+    layers = make_models.SHAPES[shape].num_layers
+    title = f"{shape}, {layers} layers, Q4_K_M, prompt of 512"
+    goals = (Goal("prefill", 1.6), Goal("decode", 1.15))
+    return Row(f"{shape}-q4_k_m", title, "Q4_K_M", Workload(), goals, shape=shape)
+
+
 def _speculation(overlap: float, ratio: float) -> Row:
     work = Workload(prompt=400, generate=160, repeat=2)
     title = f"Q4_K_M, an edit with {overlap:.0%} from the prompt, against no speculation"
@@ -161,6 +181,9 @@ ROWS: dict[str, Row] = {
             for row in _hybrid(shape, kind)
         ),
         *map(_gemma4, ("gemma-4-e4b", "gemma-4-26b-a4b")),
+        _latent(),
+        *map(_state_space, ("mamba2-130m", "mamba2-780m")),
+        *map(_with_experts, ("deepseek-v3", "glm-4.7")),
         _speculation(0.6, 1.5),
         _speculation(0.0, 0.98),
         _heads(0.7, 1.5),
