@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
+from chaski.formats.quant import QuantType
 from tests.rewriting import all_tensors
 
-__all__ = ["DRAFTS", "EAGLE3", "TARGETS", "rewritten", "write_pair"]
+__all__ = ["DRAFTS", "EAGLE3", "TARGETS", "rewritten", "write_dspark", "write_pair"]
 
 _DATA = Path(__file__).parent / "data"
 DRAFTS = _DATA / "drafts"
@@ -39,3 +42,22 @@ def rewritten(
             {key: value for key, value in held.items() if value is not None},
         )
     return path
+
+
+def write_dspark(
+    dflash: Path, path: Path, *, from_anchor: bool, has_confidence: bool = True, rank: int = 6
+) -> dict[str, np.ndarray]:
+    """Write a DFlash draft with the tensors of DSpark; return these."""
+    random = np.random.default_rng(4)
+    with open_gguf(dflash) as file:
+        size, vocab_size = file.get("dflash.embedding_length", int), 301
+    heads = {
+        "markov_w1.weight": random.standard_normal((vocab_size, rank)).astype(np.float32),
+        "markov_w2.weight": random.standard_normal((vocab_size, rank)).astype(np.float32),
+    }
+    if has_confidence:
+        heads["conf_proj.weight"] = random.standard_normal((1, size + rank)).astype(np.float32) / 4
+        heads["conf_proj.bias"] = np.array([1.5], np.float32)
+    settings = {"dflash.sample_from_anchor": from_anchor, "dflash.has_confidence_head": has_confidence}
+    rewritten(dflash, path, settings, {name: (values, QuantType.F32) for name, values in heads.items()})
+    return heads

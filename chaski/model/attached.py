@@ -196,28 +196,26 @@ class StepDraft(AttachedDraft):
 
 
 class BlockDraft(AttachedDraft):
-    """A draft that proposes several tokens at once, one for each mask after the last token.
+    """A draft that proposes several tokens at once, from the last token and masks after it.
 
-    block_size  the most tokens in a block, including the last token of the sequence
-    mask_token  the token that stands for tokens not yet known
+    block_size       the most tokens in a block, including the last token of the sequence
+    mask_token       the token that stands for tokens not yet known
+    first_predicted  the place in the block from which tokens are predicted: 1 if each mask predicts itself,
+                     0 if each token predicts the next one
     """
 
     block_size: int
     mask_token: int
+    first_predicted: int = 1
 
     @abstractmethod
     def propose_block(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        outputs: Tensor,
-        caches: Sequence[Any],
-        most_tokens: int | None,
+        self, tokens: Tensor, positions: Tensor, outputs: Tensor, caches: Sequence[Any]
     ) -> Tensor:
-        """Record the proposal of blocks of tokens; return the logits of the tokens at indices `outputs`.
+        """Record the proposal of blocks of tokens; return normalized states of tokens at indices `outputs`.
 
-        See `propose`. `caches` are those of `proposing_layers`. A token sees its whole block if the layer
-        allows it.
+        `logits` maps these to logits. `caches` are those of `proposing_layers`. A token sees its whole block
+        if the layer allows it.
         """
 
     def program(

@@ -14,16 +14,17 @@ from chaski.kvcache.part import CachePart
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.ml.plan import Launch
 from chaski.model.proposing import ProposalRequest, places, text_coordinates
 from chaski.model.registry import ModelConfig
 
-__all__ = ["BlockProgram"]
+__all__ = ["BlockProgram", "BlockProposing"]
 
 # The most tokens of blocks computed together; more would need more memory for logits.
 _MOST_TOGETHER = 64
 
 
-class _BlockProposing(Protocol):
+class BlockProposing(Protocol):
     """See `BlockDraft`."""
 
     @property
@@ -36,15 +37,14 @@ class _BlockProposing(Protocol):
     def block_size(self) -> int: ...
     @property
     def mask_token(self) -> int: ...
+    @property
+    def first_predicted(self) -> int: ...
 
     def propose_block(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        outputs: Tensor,
-        caches: Sequence[Any],
-        most_tokens: int | None,
+        self, tokens: Tensor, positions: Tensor, outputs: Tensor, caches: Sequence[Any]
     ) -> Tensor: ...
+
+    def logits(self, x: Tensor, most_tokens: int | None) -> Tensor: ...
 
 
 class BlockProgram:
@@ -55,7 +55,7 @@ class BlockProgram:
 
     def __init__(
         self,
-        draft: _BlockProposing,
+        draft: BlockProposing,
         cache: Cache,
         backend: Backend,
         size: CacheSize,
@@ -67,18 +67,27 @@ class BlockProgram:
         self._token_ids = draft.token_ids
         together = max(draft.block_size, min(size.sequences * draft.block_size, _MOST_TOGETHER))
         self._max_tokens = min(together, size.max_batch)
-        self._most_masks = min(draft.block_size, self._max_tokens) - 1
+        self._first = draft.first_predicted
+        self._most_predicted = min(draft.block_size, self._max_tokens) - self._first
         graph, tokens = Graph(), Dim("tokens", self._max_tokens)
         masks = Dim("masks", self._max_tokens)
-        logits = draft.propose_block(
+        states = draft.propose_block(
             graph.input("tokens", (tokens,), DType.I32),
             graph.input("positions", (tokens,), DType.I32),
             graph.input("masks", (masks,), DType.I32),
             self.cache.record(graph, tokens),
-            most_tokens,
         )
-        graph.output("top", ops.top_k(logits, graph.input("counts", (masks,), DType.I32), 1))
+        self.record_choice(graph, draft, states, masks, most_tokens)
         self._plan = backend.compile(graph)
+
+    def record_choice(self, graph: Graph, draft: Any, states: Tensor, masks: Dim, most: int | None) -> None:
+        """Record what `_choose` reads; `states` are those of predicted tokens."""
+        counts = graph.input("counts", (masks,), DType.I32)
+        graph.output("top", ops.top_k(draft.logits(states, most), counts, 1))
+
+    def choice_inputs(self, count: int) -> dict[str, npt.NDArray[Any]]:
+        """Return the inputs that `record_choice` declared, for `count` predicted tokens."""
+        return {"counts": np.ones(count, np.int32)}
 
     def propose(self, requests: Sequence[ProposalRequest]) -> None:
         """Fill the requests, whose sequences are in the cache up to their last tokens, one block each.
@@ -93,7 +102,7 @@ class BlockProgram:
         some: list[ProposalRequest] = []
         room = self._max_tokens
         for request in requests:
-            count = self._num_masks(request) + 1
+            count = self._num_predicted(request) + self._first
             if count > room:
                 yield some
                 some, room = [], self._max_tokens
@@ -101,11 +110,11 @@ class BlockProgram:
             room -= count
         yield some
 
-    def _num_masks(self, request: ProposalRequest) -> int:
-        return min(request.most, self._most_masks)
+    def _num_predicted(self, request: ProposalRequest) -> int:
+        return min(request.most, self._most_predicted)
 
     def _fill(self, requests: Sequence[ProposalRequest]) -> None:
-        counts = [self._num_masks(request) for request in requests]
+        counts = [self._num_predicted(request) for request in requests]
         if not any(counts):
             return
         batch = self._batch(requests, counts)
@@ -114,28 +123,40 @@ class BlockProgram:
             "tokens": batch.tokens,
             "positions": places(batch),
             "masks": batch.outputs,
-            "counts": np.ones(len(batch.outputs), np.int32),
+            **self.choice_inputs(len(batch.outputs)),
         }
-        top = self._plan.launch(values).rows("top").reshape(-1, 2, 1)[:, 1, 0].astype(int)
-        found = (top if self._token_ids is None else self._token_ids[top]).tolist()
+        self._choose(self._plan.launch(values), requests, counts)
         self.cache.undo_forward(batch)
+
+    def _choose(self, launch: Launch, requests: Sequence[ProposalRequest], counts: Sequence[int]) -> None:
+        """Fill the requests, for which a launch predicted that many tokens each."""
+        found = self._tokens(launch)
         for request, count in zip(requests, counts, strict=True):
             request.proposed += found[:count]
             del found[:count]
 
+    def _tokens(self, launch: Launch) -> list[int]:
+        """Return the top token of each row."""
+        top = launch.rows("top").reshape(-1, 2, 1)[:, 1, 0].astype(int)
+        found: list[int] = (top if self._token_ids is None else self._token_ids[top]).tolist()
+        return found
+
     def _batch(self, requests: Sequence[ProposalRequest], counts: Sequence[int]) -> Batch:
         """Return the blocks, each a group whose tokens see each other."""
         masks = self._mask_token
-        blocks = list(zip(requests, counts, strict=True))
-        tokens = [[each.token, *[masks] * count] for each, count in blocks]
-        positions = np.concatenate([np.arange(count + 1) + each.position for each, count in blocks])
-        saved = np.repeat([each.saved for each in requests], np.add(counts, 1))
-        ends = [np.full(count + 1, each.position + count + 1) for each, count in blocks]
+        sizes = [count + self._first for count in counts]
+        blocks = list(zip(requests, sizes, strict=True))
+        tokens = [[each.token, *[masks] * (size - 1)] for each, size in blocks]
+        positions = np.concatenate([np.arange(size) + each.position for each, size in blocks])
+        saved = np.repeat([each.saved for each in requests], sizes)
+        ends = [np.full(size, each.position + size) for each, size in blocks]
         return Batch(
             np.concatenate(tokens).astype(np.int32),
             positions.astype(np.int32),
-            np.repeat([each.slot for each in requests], np.add(counts, 1)).astype(np.int32),
-            np.flatnonzero(np.concatenate([np.arange(count + 1) for count in counts])).astype(np.int32),
+            np.repeat([each.slot for each in requests], sizes).astype(np.int32),
+            np.flatnonzero(np.concatenate([np.arange(size) for size in sizes]) >= self._first).astype(
+                np.int32
+            ),
             np.concatenate(ends).astype(np.int32),
             coordinates=text_coordinates(positions.astype(np.int32), saved.tolist()),
         )

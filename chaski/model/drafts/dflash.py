@@ -5,6 +5,9 @@ draft computes keys and values of all tokens that the target has computed. A blo
 masks after it. It attends to these keys and to all of its own, and predicts a token at each mask. Its own
 keys are not kept.
 
+DSpark adds a head that makes each token depend on the one before, and a confidence in each token; see
+`chaski.model.markov_program`.
+
 In layers with a window the tokens of a block do not see later ones, as published drafts were trained.
 """
 
@@ -13,22 +16,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
+from chaski.kvcache import AttentionSpan, Cache, CacheSize, Causal, LayerCache, LayerKind
 from chaski.ml import ops
+from chaski.ml.backend import Backend
 from chaski.ml.graph import Tensor
 from chaski.ml.nn import Embedding, Linear, Module, RMSNorm, SwiGLU, attention
 from chaski.model.arch import llama, qwen3
 from chaski.model.arch.gpt_oss import Sinks
 from chaski.model.architecture import Architecture
 from chaski.model.attached import BlockDraft, Target
+from chaski.model.block_program import BlockProgram
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.input import HiddenStates, Inputs
+from chaski.model.markov_program import MarkovProgram
+from chaski.model.proposing import ProposingCost, token_bytes
 
 ARCHITECTURE = Architecture(
     "dflash",
-    "DFlash drafts",
+    "DFlash and DSpark drafts",
     reads=("attention.sliding_window", "embedding_scale", "final_logit_softcapping", "logit_scale"),
 )
 
@@ -37,7 +46,6 @@ __all__ = ["Draft"]
 
 _USUAL_BLOCK = 16
 _OTHERS = {
-    "markov_w1.weight": "the markov head of DSpark",
     "selector_hidden.weight": "the selector and convolutions of DFlash 2",
     "hc_head_fn.weight": "the hyper-connections of DeepSeek V4's DSpark",
 }
@@ -115,7 +123,9 @@ class Draft(BlockDraft):
             self.unused = ("d2t",)
             self.token_ids = self.read_token_ids()
         if "output.weight" in file.tensors:
-            self.output = Linear(size, vocab_size if self.token_ids is None else len(self.token_ids))
+            self.output = Linear(size, self.num_outputs)
+        if self._has_markov_head:
+            self._add_markov_head()
 
     def _layer(self, index: int) -> Layer:
         return Layer(self._own, f"blk.{index}.attn_sinks.weight" in self.file.tensors)
@@ -148,18 +158,72 @@ class Draft(BlockDraft):
             layer.store(fused, rope, cache)
 
     def propose_block(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        outputs: Tensor,
-        caches: Sequence[Any],
-        most_tokens: int | None,
+        self, tokens: Tensor, positions: Tensor, outputs: Tensor, caches: Sequence[Any]
     ) -> Tensor:
         x = self.embedded(tokens) * self._embedding_factor
         rope = ops.rope_table(positions, self._rope)
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache, outputs=outputs if layer is self.blk[-1] else None)
-        return self.logits(self.output_norm(x), most_tokens)
+        return self.output_norm(x)
+
+    def logits(self, x: Tensor, most_tokens: int | None) -> Tensor:
+        found = super().logits(x, most_tokens)
+        if not self._has_markov_head:
+            return found  # factors and bounds change no order
+        found = found if self._logit_factor == 1 else found * self._logit_factor
+        return ops.softcap(found, cap=self._softcap) if self._softcap else found
+
+    def depending(
+        self, before: Tensor, logits: Tensor, states: Tensor, most_tokens: int | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Record the Markov head: logits of a token in the light of the token before, and the confidence.
+
+        The confidence is a number before the sigmoid (n, 1), and None for drafts without it.
+        """
+        row = self.markov_w1(before)
+        w2 = self.markov_w2
+        changed = w2(row) if most_tokens is None else ops.first_outputs(row, w2.weight, most_tokens)
+        head: Linear | None = getattr(self, "conf_proj", None)
+        confidence = None if head is None else head(ops.concat([(states, 0, 1), (row, self.hidden_size, 1)]))
+        return logits + changed, confidence
+
+    def program(
+        self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
+    ) -> BlockProgram:
+        if self._has_markov_head:
+            return MarkovProgram(self, cache, backend, size, most_tokens)
+        return super().program(cache, backend, size, most_tokens)
+
+    def cost(self, output_share: float = 1.0) -> ProposingCost:
+        cost = super().cost(output_share)
+        head = sum(info.nbytes for name, info in self.file.tensors.items() if name == "markov_w2.weight")
+        return replace(cost, token=cost.token + output_share * head / token_bytes(self.target.file))
+
+    @property
+    def hidden_size(self) -> int:
+        """Return the size of the states of a block's tokens."""
+        return self._own.hidden_size
+
+    @property
+    def num_outputs(self) -> int:
+        """Return the number of logits."""
+        return self.config.vocab_size if self.token_ids is None else len(self.token_ids)
+
+    @property
+    def _has_markov_head(self) -> bool:
+        return "markov_w1.weight" in self.file.tensors
+
+    def _add_markov_head(self) -> None:
+        """Declare the tensors of DSpark."""
+        file, tensors = self.file, self.file.tensors
+        rank = tensors["markov_w1.weight"].shape[-1]
+        self.markov_w1 = Embedding(self.config.vocab_size, rank)
+        self.markov_w2 = Linear(rank, self.num_outputs)
+        if "conf_proj.weight" in tensors:
+            self.conf_proj = Linear(self.hidden_size + rank, 1)
+        self.first_predicted = 0 if file.get("dflash.sample_from_anchor", bool, True) else 1
+        self._logit_factor = file.get("dflash.logit_scale", float, 0.0) or 1.0
+        self._softcap = file.get("dflash.final_logit_softcapping", float, 0.0)
 
     def _check(self) -> None:
         """Raise OptionError for a target of other sizes, and ModelError for invalid numbers."""

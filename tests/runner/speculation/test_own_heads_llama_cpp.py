@@ -19,7 +19,7 @@ import chaski
 from chaski.runner.speculation.ngram import NgramSpeculator
 from chaski.runner.speculation.speculator import PayingLength
 from tests.assistants import write_assistant, write_quiet_gemma
-from tests.drafts import rewritten, write_pair
+from tests.drafts import rewritten, write_dspark, write_pair
 from tests.eagle3 import write_eagle3, write_quieter
 from tests.nextn import write_with_blocks
 from tests.own_heads import write_with_heads
@@ -147,6 +147,20 @@ def test_as_many_of_a_dflash_draft_are_accepted(
     differing = [pair for pair in zip(expected, found, strict=True) if pair[0][1:] != pair[1][1:]]
     assert len(differing) <= 2, differing
     assert sum(accepted for _, _, accepted in found) > (100 if name == "qwen3" else 0)
+
+
+@pytest.mark.parametrize("from_anchor", [True, False])
+def test_as_many_of_a_dspark_draft_are_accepted(
+    from_anchor: bool, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, made, draft = tmp_path / "model.gguf", tmp_path / "made.gguf", tmp_path / "draft.gguf"
+    write_pair("qwen3", path, made)
+    write_dspark(made, draft, from_anchor=from_anchor)
+    monkeypatch.setattr("chaski.model.markov_program.paying", len)
+    expected, found = of_llama_cpp(path, most, "DSPARK", draft), ours(path, draft)
+    differing = [pair for pair in zip(expected, found, strict=True) if pair[0][1:] != pair[1][1:]]
+    assert len(differing) <= 2, differing
+    assert sum(accepted for _, _, accepted in found) > 0
 
 
 @pytest.mark.parametrize("name", ["gemma4", "gemma4-small"])
