@@ -35,6 +35,7 @@ from tests.eagle3 import write_eagle3, write_quieter
 from tests.interrupting import Lines, raise_signal
 from tests.mllama.test_mllama import DATA as MLLAMA
 from tests.mllama.test_mllama import png
+from tests.nextn import write_with_blocks
 from tests.own_heads import write_with_heads
 from tests.rewriting import all_tensors
 from tests.text.token_fixtures import sentencepiece_metadata
@@ -88,6 +89,11 @@ def _spaced(folder: Path) -> Path:
     return path if path.exists() else write_tiny_llama(path, tokenizer=sentencepiece_metadata())
 
 
+def _with_blocks(name: str, folder: Path) -> Path:
+    path = folder / f"{name}-with-blocks.gguf"
+    return path if path.exists() else write_with_blocks(f"{name}/usual", path)
+
+
 def _with_heads(name: str, folder: Path) -> Path:
     path = folder / f"{name}-with-heads.gguf"
     return path if path.exists() else write_with_heads(name, path)
@@ -139,6 +145,7 @@ MODELS = [
         for name, window in (("phi3", 24), ("gemma3", 20), ("gemma4", 31), ("gpt-oss", 40))
     ),
     *(Model(f"{name} with heads", partial(_with_heads, name)) for name in ("qwen35", "qwen3next")),
+    *(Model(f"{name} with blocks", partial(_with_blocks, name)) for name in ("glm4moe", "mimo2", "step35")),
     *(
         Model(f"{name} with EAGLE-3", partial(_quieter, name), draft=partial(_eagle3, name))
         for name in ("qwen3", "gemma3")

@@ -16,6 +16,7 @@ from chaski.formats.quant import QuantType
 from chaski.ml.sharded.member_plan import Rows
 from tests import tiny_vision
 from tests.ml.sharded.members import Nodes
+from tests.nextn import write_with_blocks
 from tests.own_heads import write_with_heads
 from tests.tiny_llama import write_tiny_llama
 
@@ -215,11 +216,16 @@ def test_images(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, split: str, count
 
 
 @pytest.mark.parametrize("split", ["layers", "rows"])
+@pytest.mark.parametrize("kind", ["heads", "blocks"])
 def test_heads_that_propose(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, split: str
 ) -> None:
     """Heads read hidden states, and storage that another plan has written."""
-    path = write_with_heads("qwen35", tmp_path / "heads.gguf")
+    path = tmp_path / "model.gguf"
+    if kind == "heads":
+        write_with_heads("qwen35", path)
+    else:
+        write_with_blocks("step35/usual", path)
     found = []
     for backend in ("cpu", None):
         if backend is None:
