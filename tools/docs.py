@@ -82,8 +82,9 @@ This page is made by `make docs`; `chaski models` prints it, `chaski models FAMI
   its template says: `chaski show` tells.
 * *Speculation*: tokens are proposed by n-grams or by a draft, and never change the answer. A draft is a small
   model of the same vocabulary, or a file that reads hidden states of the model that it was trained for
-  (EAGLE-3, DFlash); `gemma3n` and `mllama` hand out none. Where it says "heads", models whose file has a
-  block for multi-token prediction propose by that as well: by the first, where it has several."""
+  (EAGLE-3, DFlash, DSpark); `gemma3n` and `mllama` hand out none. Where it says "heads", models whose file
+  has blocks for multi-token prediction propose by these as well, one token by each of several; models of Qwen
+  by the first."""
 
 _HOW_NEAR = """\
 ## How near
