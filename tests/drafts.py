@@ -56,7 +56,7 @@ def write_dspark(
         "markov_w2.weight": random.standard_normal((vocab_size, rank)).astype(np.float32),
     }
     if has_confidence:
-        heads["conf_proj.weight"] = random.standard_normal((1, size + rank)).astype(np.float32) / 4
+        heads["conf_proj.weight"] = (random.standard_normal((1, size + rank)) / 4).astype(np.float32)
         heads["conf_proj.bias"] = np.array([1.5], np.float32)
     settings = {"dflash.sample_from_anchor": from_anchor, "dflash.has_confidence_head": has_confidence}
     rewritten(dflash, path, settings, {name: (values, QuantType.F32) for name, values in heads.items()})

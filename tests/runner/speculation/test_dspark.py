@@ -69,7 +69,7 @@ def test_tokens_and_confidences_are_those_of_the_definition(
         found.append({name: done.rows(name).copy() for name in ("logits", "states")})
         return done
 
-    program._plan = SimpleNamespace(launch=launched)  # type: ignore[assignment]
+    program._plan = SimpleNamespace(launch=launched)
     lengths = set()
     for place in (1, 9, 40):
         proposed = ask(model, text, place, 99)
