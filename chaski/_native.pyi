@@ -483,6 +483,18 @@ class Plan:
     def scale_experts(
         self, dim: int, experts: int, count: int, weights: Weights | None, scales: int, x: int, y: int
     ) -> None: ...
+    def scale_by_expert(
+        self,
+        dim: int,
+        experts: int,
+        count: int,
+        width: int,
+        weights: Weights | None,
+        scales: int,
+        x: int,
+        groups: int,
+        y: int,
+    ) -> None: ...
     def group_by_expert(self, dim: int, experts: int, count: int, routes: int, y: int) -> None: ...
     def dispatch(
         self, dim: int, count: int, width: int, x: int, routes: int | None, groups: int, y: int

@@ -119,7 +119,8 @@ class Weight(Struct, eq=False):
     None means that every device needs all of it.
     `constant` is the value of all elements of a vector that the model needs and files do not contain.
     `handle` is the backend's own form of the data, and `type` the type of the tensor in the file.
-    `scale` is a weight (1,) that multiplies all products with this one. Files may have it next to a matrix.
+    `scale` is a weight (1,) that multiplies all products with this one, or one (experts,) of numbers for the
+    matrices of a stack. Files may have it next to a matrix.
     """
 
     shape: tuple[int, ...]

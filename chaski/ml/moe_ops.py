@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from chaski.ml.graph import DType, Tensor, Weight
+from chaski.ml.graph import DType, Tensor, Weight, require
 from chaski.ml.products import expert_linear
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "expert_linear",
     "group_by_expert",
     "router",
+    "scale_by_expert",
     "scale_experts",
 ]
 
@@ -111,6 +112,12 @@ def router(
 def scale_experts(routes: Tensor, scales: Weight) -> Tensor:
     """Multiply the weights in `routes` (n, 2, count) by the `scales` (experts,) of their experts."""
     return routes.graph.record("scale_experts", (routes, scales), routes.shape)
+
+
+def scale_by_expert(x: Tensor, groups: Tensor, scales: Weight) -> Tensor:
+    """Multiply each row of x (n, count, size) by the number of its expert in `scales` (experts,)."""
+    require(x.shape[:2] == groups.shape[:2], "scale_by_expert", x.shape, groups.shape)
+    return x.graph.record("scale_by_expert", (x, groups, scales), x.shape)
 
 
 def group_by_expert(routes: Tensor, experts: int) -> Tensor:

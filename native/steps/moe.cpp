@@ -178,6 +178,19 @@ std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64
     });
 }
 
+std::unique_ptr<Step> scale_by_expert(const Ops& ops, int dim, std::int64_t count, std::int64_t width,
+                                      const float* scales, const float* x, const Group* groups, float* y) {
+    return each_row(dim, [=, &ops](std::int64_t i) {
+        std::int64_t row = i * count;
+        const Group* group = groups;  // groups after the last one end with the last row
+        while (group->end <= row) ++group;
+        for (; row < (i + 1) * count; ++row) {
+            if (group->end <= row) ++group;
+            ops.scale(x + row * width, scales[group->expert], width, y + row * width);
+        }
+    });
+}
+
 void ExpertMatmulStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
     std::int64_t panels = num_panels(experts_[0].matrix.rows);
     while (begin < end) {

@@ -108,6 +108,10 @@ std::unique_ptr<Step> dispatch(const Ops& ops, int dim, std::int64_t count, std:
 std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64_t width,
                                          const Activations& x, const Group* groups, const Activations& y);
 
+// Multiplies rows of pairs by the number of their expert.
+std::unique_ptr<Step> scale_by_expert(const Ops& ops, int dim, std::int64_t count, std::int64_t width,
+                                      const float* scales, const float* x, const Group* groups, float* y);
+
 // y = x · Wᵀ + bias with the matrix of each row's expert. An item is a slab of panels of one group, so only
 // chosen experts are read, each of them once.
 class ExpertMatmulStep final : public Step {

@@ -17,7 +17,8 @@ ARCHITECTURES = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 _SMALL = """
 add_vector average_rows chunked_conv concat_columns dispatch embedding gaussian_top_k
 group_by_expert keep_chunked_inputs keep_delta_rows keep_inputs lora_down matmul_float
-move_cells multiply_vector product rms rope rows scale_experts scale_rows scatter slice space_to_depth unpack
+move_cells multiply_vector product rms rope rows scale_by_expert scale_experts scale_rows scatter slice
+space_to_depth unpack
 """
 LIMITS: dict[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),

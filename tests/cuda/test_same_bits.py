@@ -519,7 +519,8 @@ def test_experts(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> 
         routes = moe_ops.scale_experts(routes, w["rank"])
         groups = moe_ops.group_by_expert(routes, experts)
         hidden_rows = moe_ops.dispatch(ops.product(y, w["wide"]), groups, routes)
-        y = moe_ops.combine(moe_ops.expert_linear(hidden_rows, groups, w["down"]), groups)
+        down = moe_ops.expert_linear(hidden_rows, groups, w["down"])
+        y = moe_ops.combine(moe_ops.scale_by_expert(down, groups, w["rank"]), groups)
         return ops.concat(
             [(y, 0, 1), (moe_ops.router(given, count, Gating.CHOSEN_SOFTMAX).reshape(6), 24, 1)]
         )

@@ -23,6 +23,7 @@ from chaski.ml.moe_ops import (
     expert_linear,
     group_by_expert,
     router,
+    scale_by_expert,
     scale_experts,
 )
 from tests.backends import FORMS
@@ -71,6 +72,8 @@ class Mixture:
         if shows_rows:
             graph.output("rows", rows)
         hidden = expert_linear(rows, grouped, w["matrices"], w["bias"])
+        if weighs_inputs:
+            hidden = scale_by_expert(hidden, grouped, w["rank"])
         graph.output("routes", routes.reshape(2 * count))
         graph.output("y", combine(hidden, grouped, None if weighs_inputs else routes))
         self.plan = self.backend.compile(graph)

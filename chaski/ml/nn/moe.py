@@ -18,6 +18,7 @@ from chaski.ml.moe_ops import (
     expert_linear,
     group_by_expert,
     router,
+    scale_by_expert,
 )
 from chaski.ml.nn.layers import Linear
 from chaski.ml.nn.module import Joined, Module
@@ -74,7 +75,8 @@ class ExpertLinear(Module):
         self.bias = Weight((num_experts, out_features), optional=True, plain=True, split=0)
 
     def __call__(self, x: Tensor, groups: Tensor) -> Tensor:
-        return expert_linear(x, groups, self.weight, self.bias if self.bias.is_present else None)
+        y = expert_linear(x, groups, self.weight, self.bias if self.bias.is_present else None)
+        return y if self.weight.scale is None else scale_by_expert(y, groups, self.weight.scale)
 
 
 class MoE(Module):

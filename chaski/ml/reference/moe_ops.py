@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from chaski.ml.moe_ops import NEARNESS, Gating
 
-__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_experts"]
+__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_by_expert", "scale_experts"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -47,6 +47,13 @@ def router(
 def scale_experts(routes: F32, scales: F32) -> F32:
     chosen, weights = routes[:, 0], routes[:, 1]
     return np.stack([chosen, weights * scales[chosen.astype(np.int32)]], axis=1)
+
+
+def scale_by_expert(x: F32, groups: I32, scales: F32) -> F32:
+    _, _, experts, ends = groups.reshape(-1, 4).T
+    sizes = np.diff(ends, prepend=0)
+    y: F32 = x * np.repeat(scales[experts], sizes).reshape(*x.shape[:2], 1)
+    return y
 
 
 def group_by_expert(routes: F32, *, experts: int) -> I32:

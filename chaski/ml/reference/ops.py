@@ -31,7 +31,14 @@ from chaski.ml.reference.cached_ops import (
     store,
     stored,
 )
-from chaski.ml.reference.moe_ops import combine, dispatch, group_by_expert, router, scale_experts
+from chaski.ml.reference.moe_ops import (
+    combine,
+    dispatch,
+    group_by_expert,
+    router,
+    scale_by_expert,
+    scale_experts,
+)
 from chaski.ml.reference.recurrent_ops import (
     chunked_conv,
     gated_delta,
@@ -192,6 +199,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         generalized_delta,
         ssd,
         router,
+        scale_by_expert,
         scale_experts,
         group_by_expert,
         dispatch,

@@ -201,6 +201,7 @@ _RULES: Mapping[str, Rule] = {
     "rows": _same,
     "reshape": _reshaped,
     "dispatch": _dispatched,
+    "scale_by_expert": _same,
     "combine": _combined,
 }
 

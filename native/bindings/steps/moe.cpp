@@ -36,6 +36,15 @@ void add_scale_experts(PlanBuilder& plan, int dim, std::int64_t experts, std::in
                                                 plan.floats(y, dim, 2 * count)));
 }
 
+void add_scale_by_expert(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count,
+                         std::int64_t width, const Weights* weights, std::int64_t scales, std::size_t x,
+                         std::size_t groups, std::size_t y) {
+    require(experts > 0 && count > 0, "scale_by_expert: no experts");
+    plan.add(scale_by_expert(plan.ops(), dim, count, width, plan.vector(weights, scales, experts),
+                             plan.floats(x, dim, count * width), plan.rows<Group>(groups, dim, count),
+                             plan.floats(y, dim, count * width)));
+}
+
 void add_group_by_expert(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count,
                          std::size_t routes, std::size_t y) {
     require(experts > 0 && count > 0, "group_by_expert: no experts");
@@ -90,6 +99,8 @@ void bind_moe(nb::class_<PlanBuilder>& plan) {
              "groups"_a, "used_groups"_a, "best_of_group"_a, "weights"_a.none(), "bias"_a, "x"_a, "y"_a)
         .def("scale_experts", &add_scale_experts, "dim"_a, "experts"_a, "count"_a, "weights"_a.none(),
              "scales"_a, "x"_a, "y"_a)
+        .def("scale_by_expert", &add_scale_by_expert, "dim"_a, "experts"_a, "count"_a, "width"_a,
+             "weights"_a.none(), "scales"_a, "x"_a, "groups"_a, "y"_a)
         .def("group_by_expert", &add_group_by_expert, "dim"_a, "experts"_a, "count"_a, "routes"_a, "y"_a)
         .def("dispatch", &add_dispatch, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a, "y"_a)
         .def("dispatch_quantized", &add_dispatch_quantized, "dim"_a, "count"_a, "width"_a, "x"_a, "groups"_a,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,32 @@ def test_matrices_with_a_scale_next_to_them(tmp_path: Path) -> None:
             tensors[f"{name}.weight"] = values.reshape(file.tensors[f"{name}.weight"].shape), QuantType.F32
             tensors[f"{name}.scale"] = np.array([factor], np.float32), QuantType.F32
             tensors[f"{name}.input_scale"] = np.array([7], np.float32), QuantType.F32
+        write_gguf(tmp_path / "scaled.gguf", file.metadata, tensors)
+        assert native_gap(file) is None
+    tokens = [int(i) for i in np.random.default_rng(4).integers(0, 256, 20)]
+    with chaski.load(plain) as model:
+        wanted = model.logits(tokens)
+    with chaski.load(tmp_path / "scaled.gguf") as model:
+        np.testing.assert_array_equal(model.logits(tokens), wanted)
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_experts_with_a_scale_for_each(is_joined: bool, tmp_path: Path) -> None:
+    """The scale next to the last part of a joined tensor belongs to all of its matrices."""
+    plain = write_mixed_llama(tmp_path, [QuantType.NVFP4], experts=3).plain
+    factors = np.array([0.5, 4, 0.125], np.float32)  # exact
+    with open_gguf(plain) as file:
+        tensors: dict[str, Any] = all_tensors(file)
+        for layer, name in itertools.product((0, 1), ("gate", "up", "down")):
+            stack = f"blk.{layer}.ffn_{name}_exps"
+            values = file.tensors[f"{stack}.weight"].data.view(np.float32).reshape(3, -1) / factors[:, None]
+            tensors[f"{stack}.weight"] = values.reshape(3, 256, 256), QuantType.F32
+            if name != "gate" or not is_joined:
+                tensors[f"{stack}.scale"] = factors, QuantType.F32
+                tensors[f"{stack}.input_scale"] = factors, QuantType.F32
+        for layer in (0, 1) if is_joined else ():
+            both = [tensors.pop(f"blk.{layer}.ffn_{name}_exps.weight")[0] for name in ("gate", "up")]
+            tensors[f"blk.{layer}.ffn_gate_up_exps.weight"] = np.concatenate(both, 1), QuantType.F32
         write_gguf(tmp_path / "scaled.gguf", file.metadata, tensors)
         assert native_gap(file) is None
     tokens = [int(i) for i in np.random.default_rng(4).integers(0, 256, 20)]

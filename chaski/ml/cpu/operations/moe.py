@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaski.ml.cpu.lowering import Lowering, offset
 from chaski.ml.graph import Tensor, Weight, width
 
-__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_experts"]
+__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_by_expert", "scale_experts"]
 
 
 def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
@@ -25,6 +25,18 @@ def scale_experts(lowering: Lowering, node: Tensor, routes: Tensor, scales: Weig
         {"x": routes},
         experts=scales.shape[0],
         count=node.shape[2],
+        weights=lowering.weights,
+        scales=offset(scales),
+    )
+
+
+def scale_by_expert(lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, scales: Weight) -> None:
+    lowering.compute(
+        node,
+        {"x": x, "groups": groups},
+        experts=scales.shape[0],
+        count=groups.shape[1],
+        width=width(node) // groups.shape[1],
         weights=lowering.weights,
         scales=offset(scales),
     )

@@ -18,7 +18,7 @@ _NAMED: tuple[Callable[..., None], ...] = (
     *(elements.scale_heads, elements.head_sums),
     *(attention.choose_cells, attention.chosen_attention),
     *(elements.scale_rows, elements.rms, elements.gaussian_top_k, elements.position_scale),
-    *(moe.router, moe.scale_experts, moe.group_by_expert, moe.dispatch, moe.combine),
+    *(moe.router, moe.scale_experts, moe.scale_by_expert, moe.group_by_expert, moe.dispatch, moe.combine),
     *(products.product, products.adapt, products.add, products.rms_norm, products.layer_norm),
     *(recurrent.short_conv, recurrent.chunked_conv, recurrent.gated_delta),
     *(recurrent.ssd, recurrent.selective_scan, recurrent.generalized_delta),

@@ -268,6 +268,34 @@ CHASKI_KERNEL(dispatch, Sorted) {
     a.y[i] = a.routes == nullptr ? x : x * weight_of(a, pair);
 }
 
+struct ScaleByExpert {
+    const float* x;
+    Count n;
+    int64_t count;
+    int64_t width;
+    int64_t experts;
+    const float* scales;
+    const Group* groups;
+    float* y;
+};
+
+// There is a thread for each element of the rows of pairs.
+CHASKI_KERNEL(scale_by_expert, ScaleByExpert) {
+    const int64_t i = thread(), row = i / a.width, rows = *a.n * a.count;
+    if (row >= rows) return;
+    int64_t group = 0;
+    for (int64_t left = rows - 1; left > 0;) {  // the first group that ends after the row
+        const int64_t half = (left + 1) / 2;
+        if (a.groups[group + half - 1].end <= row) {
+            group += half;
+            left -= half;
+        } else {
+            left = half - 1;
+        }
+    }
+    a.y[i] = a.x[i] * a.scales[a.groups[group].expert];
+}
+
 // There is a thread for each element of the rows of tokens.
 CHASKI_KERNEL(combine, Sorted) {
     const int64_t i = thread(), token = i / a.width;

@@ -6,7 +6,7 @@ from chaski.ml.cuda.device import Program
 from chaski.ml.cuda.lowering import Kernel, Lowering, Sizes, vector_of
 from chaski.ml.graph import Tensor, Weight, width
 
-__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_experts"]
+__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_by_expert", "scale_experts"]
 
 _LANES = 16
 _PROGRAM = Program("experts")
@@ -33,6 +33,13 @@ def scale_experts(lowering: Lowering, node: Tensor, routes: Tensor, scales: Weig
     count = width(node) // 2
     arguments = (routes, lowering.count(node), scales.shape[0], count, vector_of(scales), lowering.new(node))
     lowering.for_each("experts", "scale_experts", node, count, *arguments)
+
+
+def scale_by_expert(lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, scales: Weight) -> None:
+    count = groups.shape[1]
+    columns = width(node) // count
+    arguments = (x, lowering.count(node), count, columns, scales.shape[0], vector_of(scales), groups)
+    lowering.for_each("experts", "scale_by_expert", node, width(node), *arguments, lowering.new(node))
 
 
 def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor) -> None:

@@ -21,7 +21,7 @@ _NAMED: tuple[Callable[..., None], ...] = (
     attention.attention_by_distance,
     *(elements.rms_norm, elements.layer_norm, elements.scale_rows, elements.rms),
     elements.gaussian_top_k,
-    *(moe.router, moe.scale_experts, moe.group_by_expert, moe.dispatch, moe.combine),
+    *(moe.router, moe.scale_experts, moe.scale_by_expert, moe.group_by_expert, moe.dispatch, moe.combine),
     *(products.add, products.embedding, products.product),
     *(recurrent.short_conv, recurrent.chunked_conv, recurrent.gated_delta),
     *(rows.rows, rows.scatter, rows.slice, rows.concat, rows.top_k),
