@@ -35,8 +35,8 @@ _TENSOR_TYPE = "TYPE"
     show_default=True,
     metavar="TYPE",
     help="Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q4_K_M, Q4_K_S, IQ4_XS, IQ4_NL, Q3_K_L, Q3_K_M, Q3_K_S, IQ3_M, IQ3_S, "
-    "Q2_K, Q5_1, Q5_0, Q4_1, Q4_0, TQ2_0, TQ1_0, F16, BF16 or F32; with an importance matrix also "
-    "IQ3_XS, IQ3_XXS, IQ2_M, IQ2_S, IQ2_XS, IQ2_XXS, Q2_K_S, IQ1_M or IQ1_S.",
+    "Q2_K, Q5_1, Q5_0, Q4_1, Q4_0, NVFP4, Q2_0, Q1_0, TQ2_0, TQ1_0, F16, BF16 or F32; with an importance "
+    "matrix also IQ3_XS, IQ3_XXS, IQ2_M, IQ2_S, IQ2_XS, IQ2_XXS, Q2_K_S, IQ1_M or IQ1_S.",
 )
 @click.option(
     "--imatrix",

@@ -42,7 +42,7 @@ _GLM5_PRECISE = re.compile(r"attn_q_[ab]|nextn\.eh_proj")
 _ENCODERS = ("v.", "a.", "mm.")
 _SMALLER_BLOCKS = {
     **dict.fromkeys((Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S, Q.IQ4_XS), Q.IQ4_NL),
-    **dict.fromkeys((Q.Q2_K, Q.Q3_K, Q.TQ1_0, Q.TQ2_0, Q.Q2_0), Q.Q4_0),
+    **dict.fromkeys((Q.Q2_K, Q.Q3_K, Q.TQ1_0, Q.TQ2_0, Q.Q2_0, Q.Q1_0, Q.NVFP4), Q.Q4_0),
     Q.Q4_K: Q.Q5_0,
     Q.Q5_K: Q.Q5_1,
     Q.Q6_K: Q.Q8_0,
@@ -163,6 +163,9 @@ MIXTURES = {
         Mixture("IQ1_S", 24, Q.IQ1_S),
         Mixture("TQ2_0", 37, Q.TQ2_0),
         Mixture("TQ1_0", 36, Q.TQ1_0),
+        Mixture("NVFP4", 39, Q.NVFP4),
+        Mixture("Q2_0", 41, Q.Q2_0),
+        Mixture("Q1_0", 40, Q.Q1_0),
     )
 }
 _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}

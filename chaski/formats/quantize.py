@@ -1,7 +1,8 @@
 """Quantization: float tensors to the blocks of `quant.py`, on all cores.
 
-The native core computes. Plain numbers and blocks of 32 are ggml's to the bit. For the K types and IQ4, the
-core searches for the scales: the format fixes the meaning of a block, but not the choice of its numbers.
+The native core computes. Plain numbers and blocks without a search are ggml's to the bit. For the K types and
+IQ4, the core searches for the scales: the format fixes the meaning of a block, but not the choice of its
+numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from chaski.formats.quant import Bytes, Floats, QuantType, as_float32, row_bytes
 from chaski.formats.scale_search import element_weights
 from chaski.formats.searched import BY_IMPORTANCE, SEARCHED
 
-_LARGEST = {QuantType.F32: float(np.finfo(np.float32).max), QuantType.BF16: 255 * 2.0**120}
+_LARGEST = {
+    QuantType.F32: float(np.finfo(np.float32).max),
+    QuantType.BF16: 255 * 2.0**120,
+    QuantType.NVFP4: 6 * 448.0,
+}
 _LARGEST_HALF = 65504.0
 _ELEMENTS_AT_ONCE = 1 << 16  # a core's cache holds them
 _PARTS_OF_A_THREAD = 4  # so that a thread that falls behind leaves some to the others
@@ -152,6 +157,9 @@ _ENCODERS: dict[QuantType, Callable[[Floats, QuantType, Bytes], None]] = {
     QuantType.Q5_0: _encode_plainly,
     QuantType.Q5_1: _encode_plainly,
     QuantType.Q8_0: _encode_plainly,
+    QuantType.Q1_0: _encode_plainly,
+    QuantType.Q2_0: _encode_plainly,
+    QuantType.NVFP4: _encode_plainly,
     **dict.fromkeys(SEARCHED, _encode_by_search),
     QuantType.TQ1_0: _encode_ternary,
     QuantType.TQ2_0: _encode_ternary,

@@ -81,8 +81,8 @@ def match_weights(
 def _take_scales(model: HasWeights, tensors: dict[str, TensorInfo]) -> list[tuple[Weight, TensorInfo]]:
     """Give matrices the scales next to them in the file, such as `blk.0.attn_q.scale` (1,), and return these.
 
-    Files with NVFP4 have them, and scales for inputs in that type, which are not used. A stack of matrices has
-    a scale for each. If a tensor joins several of them, the scale next to its last part belongs to all.
+    Files with NVFP4 have them, and scales for inputs in that type, which are not used. A stack of matrices
+    has a scale for each. If a tensor joins several stacks, the scale next to its last part belongs to all.
     """
     weights = dict(model.weights())
     matrices = {name: [weight] for name, weight in weights.items() if len(weight.shape) in (2, 3)}
@@ -98,11 +98,8 @@ def _take_scales(model: HasWeights, tensors: dict[str, TensorInfo]) -> list[tupl
             del tensors[name]
         elif kind == "scale" and own and name not in weights:
             is_stack = len(own[0].shape) == 3
-            if (
-                info.shape != (own[0].shape[:1] if is_stack else (1,))
-                or is_stack
-                and f"{matrix}.bias" in tensors
-            ):
+            has_bias = is_stack and f"{matrix}.bias" in tensors
+            if has_bias or info.shape != (own[0].shape[:1] if is_stack else (1,)):
                 continue
             scale = Weight(info.shape, host=not is_stack, name=name)
             pairs.append((scale, tensors.pop(name)))

@@ -1,5 +1,5 @@
-// Encodes rows of floats as plain numbers and blocks of 32, by the rule of ggml's reference code,
-// https://github.com/ggml-org/ggml. The scales of 16 blocks are computed together, one block per lane.
+// Encodes rows of floats as plain numbers, and blocks without a search, by the rule of ggml's reference code,
+// https://github.com/ggml-org/ggml. The scales of 16 blocks of 32 are computed together, one block per lane.
 #include <cmath>
 
 #include "entry_points.h"
@@ -188,6 +188,96 @@ void encode_q8_0(const float* x, uint8_t* out) {
     }
 }
 
+// 1 for negative numbers, else 0, also for -0.
+CHASKI_INLINE I32x16 is_negative(F32x16 x) { return min(magnitude_bits(max(-x, splat(0.0f))), splat(1)); }
+
+// Signs, and the mean magnitude, added up in the order of elements.
+void encode_q1_0(const float* x, uint8_t* out) {
+    constexpr BlockFormat kFormat = *find_format(DType::Q1_0);
+    for (int from = 0; from < kGroup; from += kFormat.elements, out += kFormat.bytes) {
+        float sum = 0.0f;
+        for (int i = 0; i < kFormat.elements; ++i) sum += std::fabs(x[from + i]);
+        uint16_t mean[kLanes];
+        store_f16(mean, splat(sum / static_cast<float>(kFormat.elements)));
+        write(out, mean[0]);
+        for (int i = 0; i < kFormat.elements; i += kLanes) {
+            uint8_t negative[kLanes];
+            store_bytes(negative, is_negative(load_f32(x + from + i)));
+            const uint32_t bits =
+                lowest_bits(read<uint64_t>(negative)) | lowest_bits(read<uint64_t>(negative + 8)) << 8;
+            write(out + 2 + i / 8, static_cast<uint16_t>(~bits));
+        }
+    }
+}
+
+// The largest magnitude becomes 1 or -1; the code of 2 is not used.
+void encode_q2_0(const float* x, uint8_t* out) {
+    constexpr BlockFormat kFormat = *find_format(DType::Q2_0);
+    for (int from = 0; from < kGroup; from += kFormat.elements, out += kFormat.bytes) {
+        I32x16 largest = splat(0);
+        for (int i = 0; i < kFormat.elements; i += kLanes) {
+            largest = max(largest, magnitude_bits(load_f32(x + from + i)));
+        }
+        const float d = __builtin_bit_cast(float, reduce_max(largest));
+        uint16_t scale[kLanes];
+        store_f16(scale, splat(d));
+        write(out, scale[0]);
+        const F32x16 by = splat(inverse_of(d));
+        for (int i = 0; i < kFormat.elements; i += kLanes) {
+            uint8_t codes[kLanes];
+            store_bytes(codes, round_away(load_f32(x + from + i) * by) + splat(1));
+            for (int j = 0; j < kLanes; j += 4) {
+                const auto four = read<uint32_t>(codes + j);
+                out[2 + (i + j) / 4] = static_cast<uint8_t>(four | four >> 6 | four >> 12 | four >> 18);
+            }
+        }
+    }
+}
+
+// The nearest of ggml's numbers of four bits of exponent and three of mantissa, from half upwards; numbers of
+// 256 and more become 448.
+uint8_t e4m3_of(float x) {
+    if (!(x > 0.0f)) return 0;
+    const auto number = __builtin_bit_cast(uint32_t, x);
+    const int exponent = static_cast<int>(number >> 23) - 120;
+    if (exponent <= 0) {
+        const auto mantissa = static_cast<int>(x * 512.0f + 0.5f);
+        return static_cast<uint8_t>(mantissa < 7 ? mantissa : 7);
+    }
+    const int rounded = exponent * 8 + static_cast<int>((number >> 20 & 7) + (number >> 19 & 1));
+    return static_cast<uint8_t>(rounded < 120 ? rounded : 126);
+}
+
+// Half of the number.
+float half_of_e4m3(uint8_t e4m3) {
+    const int exponent = e4m3 >> 3, mantissa = e4m3 & 7;
+    if (exponent == 0) return static_cast<float>(mantissa) * 0x1p-10f;
+    return __builtin_bit_cast(float, (exponent + 119) << 23 | mantissa << 20);
+}
+
+// The largest magnitude of 16 elements becomes the highest level, 12 halves. Each value takes the nearest
+// level, the lower magnitude of two: the levels' middles are compared as bits of floats.
+void encode_nvfp4(const float* x, uint8_t* out) {
+    constexpr BlockFormat kFormat = *find_format(DType::NVFP4);
+    constexpr float kMiddles[] = {0.5f, 1.5f, 2.5f, 3.5f, 5.0f, 7.0f, 10.0f};
+    for (int from = 0; from < kGroup; from += kFormat.elements, out += kFormat.bytes) {
+        for (int s = 0; s < kFormat.elements / kLanes; ++s) {
+            const F32x16 values = load_f32(x + from + kLanes * s);
+            const I32x16 magnitudes = magnitude_bits(values);
+            out[s] = e4m3_of(__builtin_bit_cast(float, reduce_max(magnitudes)) / 6.0f);
+            const float d = out[s] == 0 ? INFINITY : half_of_e4m3(out[s]);
+            I32x16 level = splat(0);
+            for (const float middle : kMiddles) {
+                const I32x16 above = magnitudes + splat(-__builtin_bit_cast(int32_t, middle* d));
+                level = level + min(max(above, splat(0)), splat(1));
+            }
+            uint8_t codes[kLanes];
+            store_bytes(codes, level | shift_left<3>(min(level, splat(1)) & is_negative(values)));
+            write(out + 4 + 8 * s, read<uint64_t>(codes) | read<uint64_t>(codes + 8) << 4);
+        }
+    }
+}
+
 void encode_f32(const float* x, uint8_t* out) { __builtin_memcpy(out, x, kGroup * sizeof(float)); }
 
 template <auto kStore>
@@ -215,6 +305,12 @@ EncodeGroup encoder_of(DType type) {
             return encode_affine<DType::Q5_1, 5>;
         case DType::Q8_0:
             return encode_q8_0;
+        case DType::Q1_0:
+            return encode_q1_0;
+        case DType::Q2_0:
+            return encode_q2_0;
+        case DType::NVFP4:
+            return encode_nvfp4;
         default:
             return encode_f32;
     }

@@ -34,6 +34,7 @@ SIMPLE = [
     QuantType.Q5_0,
     QuantType.Q5_1,
 ]
+COARSE = [QuantType.Q1_0, QuantType.Q2_0, QuantType.NVFP4]
 K_QUANTS = [QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K]
 FEW_BITS = [QuantType.Q2_K, QuantType.Q3_K, QuantType.IQ4_NL, QuantType.IQ4_XS]
 SEARCHED = [*K_QUANTS, *FEW_BITS]
@@ -109,6 +110,14 @@ def test_ties_equal_gguf(type: QuantType) -> None:
     x[:, 0] = 127
     wanted = quantize_gguf(x, GGMLQuantizationType(int(type)))
     np.testing.assert_array_equal(quantize(x, type), wanted.reshape(-1))
+
+
+@pytest.mark.parametrize("value", [0.1, 7.3, 200.0, 340.0, 2688.0])
+def test_nvfp4_keeps_peaks(value: float) -> None:
+    """Scales have three bits after the first, and those of peaks from 1,536 on are the largest one."""
+    x = np.full((1, 64), value, np.float32)
+    restored = dequantize(quantize(x, QuantType.NVFP4), QuantType.NVFP4, x.shape)
+    np.testing.assert_allclose(restored, x, rtol=1 / 12)
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -213,9 +222,10 @@ SIMPLE_BLOCKS = SUB_BLOCKS | {
 
 @pytest.mark.parametrize("isa", _native.isa_names())
 @pytest.mark.parametrize("name", SIMPLE_BLOCKS)
-@pytest.mark.parametrize("type", SIMPLE)
+@pytest.mark.parametrize("type", [*SIMPLE, *COARSE])
 def test_encoders_are_the_rule_to_the_bit(type: QuantType, name: str, isa: str) -> None:
     x = SIMPLE_BLOCKS[name].astype(np.float32)
+    x = np.resize(x, (-(-x.size // 128) * 4, 32))
     out = np.empty(x.size // type.block_size * type.block_bytes, np.uint8)
     peak = _native.encode_blocks(int(type), x.reshape(-1), 65504.0, out, isa)
     assert peak == np.abs(x).max()
@@ -267,7 +277,7 @@ def test_searches_refuse_other_sizes() -> None:
         _native.fit_listed(np.zeros((2, 16), np.float32), places(), places())
 
 
-@pytest.mark.parametrize("type", [*SIMPLE, *SEARCHED])
+@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED])
 def test_threads_change_no_bit(type: QuantType) -> None:
     """It covers a last part that is shorter than the others."""
     x = RNG.standard_t(3, (101, 2304))
@@ -290,7 +300,7 @@ def test_all_cores_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
     quantize(np.zeros((3, 1 << 16), np.float32).view(Meeting), QuantType.Q4_K)
 
 
-@pytest.mark.parametrize("type", [*SIMPLE, *SEARCHED])
+@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED])
 def test_threads_refuse_what_is_not_finite(type: QuantType) -> None:
     x = np.zeros((101, 2304), np.float32)
     x[100, 7] = np.nan
@@ -298,7 +308,7 @@ def test_threads_refuse_what_is_not_finite(type: QuantType) -> None:
         quantize(x, type, num_threads=2)
 
 
-@pytest.mark.parametrize("type", [*SIMPLE, *SEARCHED])
+@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED])
 def test_zeros_stay_zero(type: QuantType) -> None:
     x = np.zeros((2, 256), np.float32)
     np.testing.assert_array_equal(dequantize(quantize(x, type), type, x.shape), x)
@@ -342,7 +352,7 @@ def test_float64_and_three_dimensions() -> None:
     assert flat.shape == (4 * 8 * 144,)
 
 
-@pytest.mark.parametrize("type", [*SIMPLE, *SEARCHED])
+@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED])
 def test_stored_numbers_are_widened(type: QuantType) -> None:
     halves = WEIGHTS["normal"].astype(np.float16)
     np.testing.assert_array_equal(quantize(halves, type), quantize(halves.astype(np.float32), type))
@@ -376,6 +386,7 @@ def test_pack_scales_6bit() -> None:
         (65_536.0, QuantType.F16, "the value 65536 is too large for F16"),
         (3.4e38, QuantType.BF16, r"the value 3.4e\+38 is too large for BF16"),
         (-1e9, QuantType.Q4_K, r"the value 1e\+09 is too large for Q4_K"),
+        (2689.0, QuantType.NVFP4, "the value 2689 is too large for NVFP4, whose limit is 2688"),
     ],
 )
 def test_values_out_of_range(value: float, type: QuantType, message: str) -> None:
