@@ -156,14 +156,16 @@ def gated_delta(
     key_size: int,
     value_size: int,
     taps: int,
+    channels: int | None = None,
     checkpoints: Checkpoints = _FEW,
 ) -> Recurrent:
-    """Return the kind of a gated delta net with a convolution of `taps` over its queries, keys and values.
+    """Return the kind of a gated delta net with a convolution of `taps` over `channels`.
 
-    The operations are `ops.chunked_conv` and `ops.gated_delta`. The first takes the first of states and
-    tokens, the second the rest.
+    Usually these are its queries, keys and values. The operations are `ops.chunked_conv` and
+    `ops.gated_delta`. The first takes the first of states and tokens, the second the rest.
     """
-    channels = 2 * key_heads * key_size + value_heads * value_size
+    if channels is None:
+        channels = 2 * key_heads * key_size + value_heads * value_size
     columns = padded_columns(value_size)
     return Recurrent(
         (StateShape(taps - 1, channels), StateShape(value_heads, key_size * columns)),

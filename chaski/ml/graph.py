@@ -147,6 +147,12 @@ class Weight(Struct, eq=False):
         """True if the file contains the weight. After binding, only optional weights can be absent."""
         return self.handle is not None or self.array is not None
 
+    @property
+    def elements(self) -> npt.NDArray[np.float32]:
+        """The array of a host weight that is present."""
+        assert self.array is not None, f"{self.name} is a host weight of the file"
+        return self.array
+
 
 class KVRole(Enum):
     """Content of a buffer: a backend may lay keys and values out differently."""

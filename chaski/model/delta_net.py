@@ -111,8 +111,7 @@ class GatedDeltaNet(Module):
         c = self._config
         qkv, z = self._qkv_and_z(x)
         beta, alpha = self._beta_and_alpha(x)
-        filter, segments = self.ssm_conv1d.weight.array, cache.segments
-        assert filter is not None
+        filter, segments = self.ssm_conv1d.weight.elements, cache.segments
         qkv = ops.silu(ops.chunked_conv(qkv, filter, cache.states[0], cache.rows[0], segments))
         q = ops.slice(qkv, 0, c.key_width).reshape(c.key_heads, c.key_size)
         k = ops.slice(qkv, c.key_width, c.key_width).reshape(c.key_heads, c.key_size)

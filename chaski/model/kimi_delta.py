@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from chaski.formats.gguf import GGUFFile
@@ -47,9 +45,7 @@ class _Filter(Module):
         self.weight = Weight((channels, taps), host=True, stored=(1, channels, 1, taps))
 
     def __call__(self, x: Tensor, states: KVBuffer, segments: Tensor) -> Tensor:
-        filter: npt.NDArray[np.float32] | None = self.weight.array
-        assert filter is not None
-        return ops.silu(ops.short_conv(x, filter, states, segments))
+        return ops.silu(ops.short_conv(x, self.weight.elements, states, segments))
 
 
 class _Bias(Module):
@@ -109,7 +105,5 @@ class KimiDelta(Module):
     def _decay(self, x: Tensor) -> Tensor:
         """Return the factors of the rows of each head's state (n, heads, size)."""
         c = self._config
-        rates: npt.NDArray[np.float32] | None = self.ssm_a.array
-        assert rates is not None
         step = ops.softplus(ops.add_vector(self.ssm_f_b(self.ssm_f_a(x)), self.ssm_dt.bias))
-        return ops.exp(ops.scale_heads(step.reshape(c.heads, c.size), rates))
+        return ops.exp(ops.scale_heads(step.reshape(c.heads, c.size), self.ssm_a.elements))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from chaski.formats.gguf import GGUFFile
@@ -78,7 +76,7 @@ class Mamba(Module):
         c, segments = self._config, cache.segments
         parts = self.ssm_in(x)
         x, z = (ops.slice(parts, i * c.inner, c.inner) for i in range(2))
-        x = ops.short_conv(x, _array(self.ssm_conv1d.weight), cache.states[0], segments)
+        x = ops.short_conv(x, self.ssm_conv1d.weight.elements, cache.states[0], segments)
         bias = self.ssm_conv1d.bias
         x = ops.silu(ops.add_vector(x, bias) if bias.is_present else x)
         selected = self.ssm_x(x)
@@ -86,11 +84,6 @@ class Mamba(Module):
         b = self.ssm_b_norm(ops.slice(selected, c.rank, c.state_size))
         c_ = self.ssm_c_norm(ops.slice(selected, c.rank + c.state_size, c.state_size))
         dt = ops.softplus(self.ssm_dt(dt))
-        y = ops.selective_scan(x, dt, b, c_, _array(self.ssm_a), cache.states[1], segments)
+        y = ops.selective_scan(x, dt, b, c_, self.ssm_a.elements, cache.states[1], segments)
         y = y + ops.multiply_vector(x, self.ssm_d)
         return self.ssm_out(ops.swiglu(z, y))
-
-
-def _array(weight: Weight) -> npt.NDArray[np.float32]:
-    assert weight.array is not None
-    return weight.array

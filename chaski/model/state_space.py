@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from chaski.errors import ModelError
@@ -26,12 +24,11 @@ class Mamba2Config(Struct, frozen=True):
     taps: int
 
     @classmethod
-    def read(cls, file: GGUFFile) -> Mamba2Config:
-        """Read the sizes. Raises ModelError for numbers of heads that do not fit each other."""
+    def read(cls, file: GGUFFile, groups: int | None = None) -> Mamba2Config:
+        """Read the sizes; `groups` replaces the file's. Raises ModelError if heads and sizes do not fit."""
         arch = file.architecture
-        groups, heads, inner = (
-            file.get(f"{arch}.ssm.{name}", int) for name in ("group_count", "time_step_rank", "inner_size")
-        )
+        groups = file.get(f"{arch}.ssm.group_count", int) if groups is None else groups
+        heads, inner = (file.get(f"{arch}.ssm.{name}", int) for name in ("time_step_rank", "inner_size"))
         if not (groups and heads and inner) or heads % groups or inner % heads:
             raise ModelError(
                 f"{file.path}: {arch}.ssm: {inner} elements cannot be divided into {heads} heads that share "
@@ -122,18 +119,13 @@ class Mamba2(Module):
         )
         log_decay = ops.multiply_vector(dt, self.ssm_a)
         y = ops.ssd(
-            c_, b, x, log_decay, dt, _array(self.ssm_d), cache.states[1], cache.rows[1:], cache.segments
+            c_, b, x, log_decay, dt, self.ssm_d.elements, cache.states[1], cache.rows[1:], cache.segments
         )
         y = ops.swiglu(z, y.reshape(c.inner))
         return self.ssm_out(self.ssm_norm(y) if self.ssm_norm.weight.is_present else y)
 
     def _convolved(self, x: Tensor, cache: RecurrentLayer) -> Tensor:
-        filter = _array(self.ssm_conv1d.weight)
+        filter = self.ssm_conv1d.weight.elements
         x = ops.chunked_conv(x, filter, cache.states[0], cache.rows[0], cache.segments)
         bias = self.ssm_conv1d.bias
         return ops.silu(ops.add_vector(x, bias) if bias.is_present else x)
-
-
-def _array(weight: Weight) -> npt.NDArray[np.float32]:
-    assert weight.array is not None
-    return weight.array

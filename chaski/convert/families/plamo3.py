@@ -6,6 +6,8 @@ from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.metadata import Metadata, common_metadata, rope
 
+__all__ = ["CHECKPOINTS", "FAMILY", "special"]
+
 _SHIFTS = {
     "attn_norm": 1.0,
     "attn_q_norm": 1.0,

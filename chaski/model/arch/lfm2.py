@@ -40,8 +40,7 @@ class ShortConv(Module):
         parts = self.in_proj(x)
         b, c, x = (ops.slice(parts, i * self._size, self._size) for i in range(3))
         (states,) = cache.states
-        assert self.conv.weight.array is not None
-        y = ops.short_conv(ops.multiply(b, x), self.conv.weight.array, states, cache.segments)
+        y = ops.short_conv(ops.multiply(b, x), self.conv.weight.elements, states, cache.segments)
         return self.out_proj(ops.multiply(c, y))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from chaski.formats.gguf import GGUFFile
@@ -24,10 +25,10 @@ ARCHITECTURE = Architecture(
 class Layer(DecoderLayer):
     """A layer with a norm before and after each block. Files name the later ones without `weight`."""
 
-    def __init__(self, config: DecoderConfig, ffn: FusedGLU) -> None:
+    def __init__(self, config: DecoderConfig, attn: Callable[..., Tensor], ffn: FusedGLU) -> None:
         size, self._eps = config.hidden_size, config.eps
         self.attn_norm = RMSNorm(size, config.eps)
-        self.attn = qwen3.Attention(config)
+        self.attn = attn
         self.post_attention_norm = Weight((size,))
         self.ffn_norm = RMSNorm(size, config.eps)
         self.ffn = ffn
@@ -47,7 +48,7 @@ class Model(WindowedModel):
         super().__init__(file, projector)
 
     def layer(self, file: GGUFFile) -> Layer:
-        return Layer(self.config, self.ffn(file))
+        return Layer(self.config, qwen3.Attention(self.config), self.ffn(file))
 
     def ffn(self, file: GGUFFile) -> FusedGLU:
         return FusedGLU(self.config.hidden_size, self.config.ffn_size)
