@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Protocol
 
 from chaski.chat import arguments
+from chaski.chat.image_rows import ImageRun, entries
 from chaski.chat.images import ImageReader, ImageSource, RecentImages
 from chaski.chat.layout import (
     Prompt,
@@ -47,11 +48,19 @@ class TokenConfig(Protocol):
     def is_causal(self) -> bool: ...
 
 
+class TextReader(Protocol):
+    """The part of an encoder of prompts that makes its inputs."""
+
+    def read_text(self, token_ids: Items[int]) -> Image: ...
+
+
 class PromptEncoder(ABC):
     """Makes the tokens of one loaded model. Safe to use from several threads."""
 
     # True if the rows of an image attend to each other.
     _is_bidirectional = False
+    # The encoder of prompts, for a model whose decoder reads them by cross-attention.
+    _text_encoder: TextReader | None = None
 
     def __init__(
         self,
@@ -164,6 +173,13 @@ class PromptEncoder(ABC):
         self._require_tokens(token for token in prompt.tokens if token >= 0)
         return prompt
 
+    def _encoded(self, prompt: Prompt) -> Prompt:
+        """Return the prompt as the model takes it: one token stands for a prompt that an encoder reads."""
+        if self._text_encoder is None:
+            return prompt
+        run = ImageRun(range(1), self._text_encoder.read_text(prompt.tokens))
+        return Prompt(entries(run), (run,))
+
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special=False)
 
@@ -172,6 +188,8 @@ class PromptEncoder(ABC):
         opening = self.tokenizer.encode("")[:1]
         ids = self._encode(text)
         needs_bos = opening == [self.tokenizer.bos_id] and ids[:1] != opening
+        if self._text_encoder is not None:  # it reads a whole text, with its end
+            ids = ids + [each for each in self.tokenizer.encode("") if each != self.tokenizer.bos_id]
         return opening + ids if needs_bos else ids
 
     def _embeddable(self, text: str | Items[int], truncate: bool) -> list[int]:

@@ -71,6 +71,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """A checked request for an answer, with its prompt.
 
     prompt    tokens, no more than the context holds
+    read_tokens  tokens of the prompt that an encoder reads; 0 if all are in `prompt`
     dropped   number of tokens that the prompt lost to fit
     limit     number of tokens, those of the prompt included, at which the sequence ends
     context   number of tokens that the context holds
@@ -83,6 +84,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """
 
     prompt: Prompt
+    read_tokens: int = 0
     dropped: int
     limit: int
     context: int
@@ -349,16 +351,18 @@ class PromptBuilder(PromptEncoder):
             sampling = replace(sampling, seed=sampling.seed + request.draw)
         if request.can_reload:
             self._require_room(len(whole.tokens), limits)
-        prompt = self._fitted(whole, limits)
+        fitted = self._fitted(whole, limits)
+        prompt = self._encoded(fitted)
         self._require_tokens(sampling.logit_bias)
         self._require_tokens(limits.stop_token_ids)
         limit = self._limit(len(prompt.tokens), limits)
         if effort is not None and "reasoning_budget" not in merged:
             limits = replace(limits, reasoning_budget=effort.budget_of(limit - len(prompt.tokens)))
-        told = PromptTokens(len(whole.tokens), tuple(token for token in prompt.tokens if token >= 0))
+        told = PromptTokens(len(whole.tokens), tuple(token for token in fitted.tokens if token >= 0))
         return Prepared(
             prompt=prompt,
-            dropped=dropped + len(whole.tokens) - len(prompt.tokens),
+            read_tokens=0 if prompt is fitted else len(fitted.tokens),
+            dropped=dropped + len(whole.tokens) - len(fitted.tokens),
             limit=limit,
             context=self.context,
             num_keep=self._num_keep(prompt, limits) if self._shifts(limits) else None,

@@ -17,7 +17,7 @@ from chaski.ml import ops
 from chaski.ml.backend import Backend, summed
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Tensor
 from chaski.ml.stages import StagedPlan, narrowed
-from chaski.model.multimodal import EncoderShape, Image, MultimodalProcessor, Tile
+from chaski.model.multimodal import EncoderShape, Encoding, Image, Tile
 
 __all__ = ["EncoderProgram", "encoder_memory"]
 
@@ -30,7 +30,7 @@ _PIECE = 128  # patches; the plans of all stages together have about the memory 
 class EncoderProgram:
     """A plan that encodes one tile at a time. `dtype` is that of the keys and values of its patches."""
 
-    def __init__(self, vision: MultimodalProcessor, backend: Backend, dtype: DType) -> None:
+    def __init__(self, vision: Encoding, backend: Backend, dtype: DType) -> None:
         self.shape = vision.shape
         graph = Graph()
         patches, rows = Dim("patches", self.shape.max_patches), Dim("image_rows", self.shape.max_rows)

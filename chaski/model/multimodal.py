@@ -17,12 +17,14 @@ from chaski.ml.graph import Dim, Graph, Tensor
 __all__ = [
     "IMAGE_NUMBER",
     "EncoderShape",
+    "Encoding",
     "Image",
     "Layout",
     "LimitedByContext",
     "MultimodalProcessor",
     "PatchHistory",
     "SeesVideos",
+    "TextEncoder",
     "Tile",
 ]
 
@@ -142,18 +144,11 @@ class PatchHistory(LayerCache, Protocol):
         """
 
 
-class MultimodalProcessor(Protocol):
-    """The attribute `vision` of a model that sees: an image encoder whose weights belong to the model."""
+class Encoding(Protocol):
+    """An encoder whose weights belong to the model that reads its rows."""
 
     @property
     def shape(self) -> EncoderShape: ...
-
-    @property
-    def is_bidirectional(self) -> bool:
-        """Return whether image rows see each other in the text model, not only earlier rows."""
-
-    def read_image(self, data: bytes) -> Image:
-        """Read an image file into the encoder's inputs. Raises FormatError or UnsupportedError."""
 
     def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: PatchHistory) -> Tensor:
         """Record the encoder of one tile, and declare its inputs; return (rows, row_size).
@@ -161,6 +156,28 @@ class MultimodalProcessor(Protocol):
         Each input has as many rows as its array in `Image.arrays`; those that attend have `patches` rows. All
         layers share `history`, in which every patch sees all of its tile.
         """
+
+
+class TextEncoder(Encoding, Protocol):
+    """The attribute `text_encoder` of a model with an encoder and a decoder, such as T5.
+
+    The encoder reads the whole prompt. The decoder begins with one token, which stands for the prompt as it
+    stands for an image in models whose cross-attention layers read rows of images.
+    """
+
+    def read_text(self, token_ids: Sequence[int]) -> Image:
+        """Return the encoder's inputs for a prompt, with the first token of the decoder."""
+
+
+class MultimodalProcessor(Encoding, Protocol):
+    """The attribute `vision` of a model that sees: an image encoder."""
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Return whether image rows see each other in the text model, not only earlier rows."""
+
+    def read_image(self, data: bytes) -> Image:
+        """Read an image file into the encoder's inputs. Raises FormatError or UnsupportedError."""
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from chaski.ml.plan import FromLaunch, Input, Launch, Plan
 from chaski.model.attached import AttachedDraft
 from chaski.model.input import HiddenStates, ImageRows, Inputs
 from chaski.model.output_rows import HIDDEN, OutputRows
-from chaski.model.registry import Model, tells_types, vision_of
+from chaski.model.registry import Model, encoding_of, tells_types
 
 __all__ = ["MAX_USES", "Adapted", "Program", "Run"]
 
@@ -99,12 +99,12 @@ class Program:
         self._cache = cache
         self._backend = backend
         self._draft = draft
-        vision = vision_of(model)
-        takes_rows = vision is not None and not any(isinstance(k, Encoder) for k in model.layer_kinds())
-        self._row_size = vision.shape.row_size if vision is not None and takes_rows else None
+        encoding = encoding_of(model)
+        takes_rows = encoding is not None and not any(isinstance(k, Encoder) for k in model.layer_kinds())
+        self._row_size = encoding.shape.row_size if encoding is not None and takes_rows else None
         self.takes_types = tells_types(model)
         self._no_rows = np.zeros((0, self._row_size or 0), np.float32)
-        self.has_coordinates = vision is not None and vision.shape.has_grid
+        self.has_coordinates = encoding is not None and encoding.shape.has_grid
         graph = Graph()
         self._width = self._record(graph, *self._dims())
         self.digest = graph_digest(graph)

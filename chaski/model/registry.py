@@ -17,17 +17,19 @@ from chaski.model.architecture import Architecture
 from chaski.model.input import Inputs
 from chaski.model.keys import check_keys
 from chaski.model.metadata import blamed_on, check_is_model, check_metadata
-from chaski.model.multimodal import MultimodalProcessor
+from chaski.model.multimodal import Encoding, MultimodalProcessor, TextEncoder
 from chaski.model.pooling import Pooling
 
 __all__ = [
     "ARCHITECTURES",
     "Model",
     "build_model",
+    "encoding_of",
     "max_context_of",
     "may_propose",
     "model_class",
     "takes_projector",
+    "text_encoder_of",
     "vision_of",
 ]
 
@@ -109,6 +111,17 @@ def vision_of(model: Model) -> MultimodalProcessor | None:
     """Return the image encoder of a model, or None."""
     vision: MultimodalProcessor | None = getattr(model, "vision", None)
     return vision
+
+
+def text_encoder_of(model: Model) -> TextEncoder | None:
+    """Return the encoder that reads the prompts of a model, or None."""
+    encoder: TextEncoder | None = getattr(model, "text_encoder", None)
+    return encoder
+
+
+def encoding_of(model: Model) -> Encoding | None:
+    """Return the encoder of images or prompts of a model, or None."""
+    return vision_of(model) or text_encoder_of(model)
 
 
 def tells_types(model: Model) -> bool:

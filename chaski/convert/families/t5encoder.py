@@ -16,6 +16,11 @@ _LENGTH = 512
 
 
 def metadata(config: Config) -> Metadata:
+    return sizes(config) | {"attention.causal": False, "pooling_type": read_pooling(config)}
+
+
+def sizes(config: Config) -> Metadata:
+    """Return the keys for the sizes of the encoder, which T5's decoder shares."""
     kind = config.get("feed_forward_proj", str, "relu")
     if kind not in _ACTIVATIONS:
         known = " or ".join(map(repr, _ACTIVATIONS))
@@ -35,8 +40,6 @@ def metadata(config: Config) -> Metadata:
         "attention.layer_norm_epsilon": eps,
         "attention.layer_norm_rms_epsilon": eps,
         "attention.relative_buckets_count": config.get("relative_attention_num_buckets", int),
-        "attention.causal": False,
-        "pooling_type": read_pooling(config),
     }
 
 
@@ -45,27 +48,42 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     table = next((name for name in ("shared.weight", "encoder.embed_tokens.weight") if name in names), "")
     yield Mapped("token_embd.weight", (config.get("vocab_size", int), hidden), (table or "shared.weight",))
     yield Mapped("enc.output_norm.weight", (hidden,), ("encoder.final_layer_norm.weight",))
-    buckets = config.get("relative_attention_num_buckets", int), config.get("num_heads", int)
-    bias = Row("attn_rel_b", "layer.0.SelfAttention.relative_attention_bias", buckets)
+    bias = bias_row(config)
     for number in range(config.count("num_layers")):
         rows = [*_layer(config)] if number else [*_layer(config), bias]
         yield from in_layer(number, rows, "encoder.block", "enc.blk")
 
 
+def bias_row(config: Config) -> Row:
+    """Return the biases for distances, which the first layer has."""
+    buckets = config.get("relative_attention_num_buckets", int), config.get("num_heads", int)
+    return Row("attn_rel_b", "layer.0.SelfAttention.relative_attention_bias", buckets)
+
+
 def _layer(config: Config) -> Iterator[Row]:
-    hidden, size = config.get("d_model", int), config.get("d_ff", int)
-    heads = config.get("num_heads", int) * config.get("d_kv", int)
-    yield Row("attn_norm", "layer.0.layer_norm", (hidden,))
+    yield Row("attn_norm", "layer.0.layer_norm", (config.get("d_model", int),))
+    yield from attention(config, "attn", "layer.0", "SelfAttention")
+    yield from feed_forward(config, "layer.1")
+
+
+def attention(config: Config, name: str, part: str, source: str) -> Iterator[Row]:
+    """Yield the matrices of an attention block, `name` in GGUF and `part`.`source` in the checkpoint."""
+    hidden, heads = config.get("d_model", int), config.get("num_heads", int) * config.get("d_kv", int)
     for letter in "qkv":
-        yield Row(f"attn_{letter}", f"layer.0.SelfAttention.{letter}", (heads, hidden))
-    yield Row("attn_o", "layer.0.SelfAttention.o", (hidden, heads))
-    yield Row("ffn_norm", "layer.1.layer_norm", (hidden,))
+        yield Row(f"{name}_{letter}", f"{part}.{source}.{letter}", (heads, hidden))
+    yield Row(f"{name}_o", f"{part}.{source}.o", (hidden, heads))
+
+
+def feed_forward(config: Config, part: str) -> Iterator[Row]:
+    """Yield the norm and the matrices of a feed-forward block, `part` in the checkpoint."""
+    hidden, size = config.get("d_model", int), config.get("d_ff", int)
+    yield Row("ffn_norm", f"{part}.layer_norm", (hidden,))
     if config.get("feed_forward_proj", str, "relu") == "relu":
-        yield Row("ffn_up", "layer.1.DenseReluDense.wi", (size, hidden))
+        yield Row("ffn_up", f"{part}.DenseReluDense.wi", (size, hidden))
     else:
-        yield Row("ffn_gate", "layer.1.DenseReluDense.wi_0", (size, hidden))
-        yield Row("ffn_up", "layer.1.DenseReluDense.wi_1", (size, hidden))
-    yield Row("ffn_down", "layer.1.DenseReluDense.wo", (hidden, size))
+        yield Row("ffn_gate", f"{part}.DenseReluDense.wi_0", (size, hidden))
+        yield Row("ffn_up", f"{part}.DenseReluDense.wi_1", (size, hidden))
+    yield Row("ffn_down", f"{part}.DenseReluDense.wo", (hidden, size))
 
 
 # Checkpoints may contain a second copy of the embedding.

@@ -82,6 +82,10 @@ class Encoder(Module):
         self.blk = [Layer(config, 0 if i else buckets, is_gated) for i in range(config.num_layers)]
         self.output_norm = RMSNorm(config.hidden_size, config.eps)
 
+    def bias(self, positions: Tensor) -> ops.DistanceBias:
+        """Return the bias for the distance of a key, which all layers share."""
+        return distance_bias(self.blk[0].attn_rel_b, positions)
+
 
 class Model(Module):
     unused = ("output.weight",)
@@ -98,27 +102,44 @@ class Model(Module):
         return [Causal(KVShape(c.num_heads, c.head_size, c.head_size))] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        biases = self.enc.blk[0].attn_rel_b.weight.array
-        assert biases is not None
-        distances = np.arange(-_FURTHEST, _FURTHEST + 1)
-        table = np.ascontiguousarray(biases[_buckets(distances, len(biases))].T)
-        bias = ops.DistanceBias(table, inputs.positions)
+        bias = self.enc.bias(inputs.positions)
         x = self.token_embd(inputs.tokens)
         for layer, cache in zip(self.enc.blk, caches, strict=True):
             x = layer(x, bias, cache, inputs.outputs if layer is self.enc.blk[-1] else None)
         return self.dense(self.enc.output_norm(x))
 
 
+def distance_bias(biases: RelativeBias, positions: Tensor, is_causal: bool = False) -> ops.DistanceBias:
+    """Return the bias for the distance of each key, for queries at `positions`."""
+    array = biases.weight.array
+    assert array is not None
+    distances = np.arange(-_FURTHEST, _FURTHEST + 1)
+    found = _causal_buckets(distances, len(array)) if is_causal else _buckets(distances, len(array))
+    return ops.DistanceBias(np.ascontiguousarray(array[found].T), positions)
+
+
 def _buckets(distances: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
     """Return the buckets of key positions relative to the query.
 
-    Half of the buckets are for keys after the query. In each half, the first half of the buckets stands for
-    single distances, the rest for ranges that grow with the distance.
+    Half of the buckets are for keys after the query.
     """
     half = count // 2
-    exact = half // 2
-    length = np.abs(distances)
+    return np.where(distances > 0, half, 0) + _buckets_of_lengths(np.abs(distances), half)
+
+
+def _causal_buckets(distances: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Return the buckets of key positions relative to the query, where no key after it is visible."""
+    return _buckets_of_lengths(np.maximum(-distances, 0), count)
+
+
+def _buckets_of_lengths(length: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Return the buckets of distances in one direction.
+
+    The first half of the buckets stands for single distances, the rest for ranges that grow with the
+    distance.
+    """
+    exact = count // 2
     wide = np.maximum(length, 1) / exact
     found = logarithms(wide.ravel()).reshape(wide.shape)
-    grown = exact + (found / logarithm(_FURTHEST / exact) * (half - exact)).astype(np.int64)
-    return np.where(distances > 0, half, 0) + np.where(length < exact, length, np.minimum(grown, half - 1))
+    grown = exact + (found / logarithm(_FURTHEST / exact) * (count - exact)).astype(np.int64)
+    return np.where(length < exact, length, np.minimum(grown, count - 1))

@@ -56,6 +56,7 @@ class Shift(Struct, frozen=True):
 class GenerationRequest(Struct, frozen=True, kw_only=True):
     """A prompt to compute, how to continue it, and when to end.
 
+    read_tokens     tokens of the prompt that an encoder reads; 0 if the prompt is in the sequence
     groups          positions of the prompt that are computed together
     images          its rows of images
     cache_salt      only prompts with the same salt reuse its cells
@@ -82,6 +83,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     """
 
     prompt: Items[int]
+    read_tokens: int = 0
     groups: Groups = ()
     images: Images = ()
     cache_salt: str = ""
@@ -116,7 +118,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
         started, prefilled = times
         restored = sequence.restored
         return Done(
-            prompt_tokens=len(self.prompt),
+            prompt_tokens=self.read_tokens or len(self.prompt),
             cached_tokens=sequence.num_cached,
             memory_tokens=restored.memory,
             disk_tokens=restored.disk,

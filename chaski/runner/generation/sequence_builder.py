@@ -18,7 +18,7 @@ from chaski.chat.ranking import RANKING_TEMPLATE
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.denoising import read_denoising
-from chaski.model.multimodal import MultimodalProcessor
+from chaski.model.multimodal import MultimodalProcessor, TextEncoder
 from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
 from chaski.runner.adapters.adapter_set import AdapterSet
@@ -59,6 +59,7 @@ class LoadedModel(Struct, frozen=True):
     load_seconds  how long loading took
     defaults      those of the stored model
     vision        the encoder of its images; None if it does not see
+    text_encoder  the encoder of its prompts; None if the prompt and the answer are one text
     adapters      the LoRA adapters that requests may name; None if it takes none
     tokenizer     the file's, if it was read already; otherwise the first text reads it
     """
@@ -69,6 +70,7 @@ class LoadedModel(Struct, frozen=True):
     load_seconds: float
     defaults: Defaults
     vision: MultimodalProcessor | None = None
+    text_encoder: TextEncoder | None = None
     adapters: AdapterSet | None = None
     tokenizer: Tokenizer | None = None
     context_reason: str = ""
@@ -91,6 +93,7 @@ class SequenceBuilder(PromptBuilder):
         self._draft = draft
         self._adapters = model.adapters
         self._compilers: dict[frozenset[int], GrammarCompiler] = {}
+        self._text_encoder = model.text_encoder
         self._is_bidirectional = model.vision is not None and model.vision.is_bidirectional
         denoises = model.config.pooling is None and not model.config.is_causal
         self._denoising = read_denoising(model.file) if denoises else None
@@ -116,6 +119,7 @@ class SequenceBuilder(PromptBuilder):
         self._require_text()
         whole = self._laid_out(prompt, self.read_images(images))
         self._require_fit(len(whole.tokens), more="")
+        whole = self._encoded(whole)
         applied = self._applied(adapters)
         groups = whole.groups if self._denoising is None else (range(len(whole.tokens)),)
         sequences = LogitsSequence.passes(list(whole.tokens), groups, whole.images, max_outputs)
@@ -162,6 +166,7 @@ class SequenceBuilder(PromptBuilder):
         rules = token_rules(limits, self.tokenizer, ends)
         request = GenerationRequest(
             prompt=prepared.prompt.tokens,
+            read_tokens=prepared.read_tokens,
             groups=prepared.prompt.groups,
             images=prepared.prompt.images,
             cache_salt=limits.cache_salt,

@@ -17,7 +17,7 @@ from chaski.guide import guide_of
 from chaski.ml.backend import HOST, ProgressCallback
 from chaski.ml.limits import address_space_note
 from chaski.model.pooling import pooling_number
-from chaski.model.registry import vision_of
+from chaski.model.registry import text_encoder_of, vision_of
 from chaski.names import NATIVE, check_engine
 from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.adapters.adapter_set import AdapterSet
@@ -274,6 +274,7 @@ def _as_llm(
         load_seconds=seconds,
         defaults=defaults,
         vision=vision_of(parts.network),
+        text_encoder=text_encoder_of(parts.network),
         adapters=adapters,
         tokenizer=tokenizer,
     )

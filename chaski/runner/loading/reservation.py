@@ -22,7 +22,7 @@ from chaski.model.encoder import EncoderProgram, encoder_memory
 from chaski.model.multimodal import EncoderShape, LimitedByContext
 from chaski.model.program import Program
 from chaski.model.proposing import ProposingProgram, proposing_cost, proposing_of
-from chaski.model.registry import Model, vision_of
+from chaski.model.registry import Model, encoding_of
 from chaski.model.weights import place_weights
 from chaski.runner.engine.images import EncodedImages
 from chaski.runner.loading.sizes import Sizing
@@ -119,7 +119,7 @@ class Reservation:
         `claimed`: bytes of the host that count as unavailable. A `Sizing` is limited by what is available.
         """
         place_weights(model, file, backend, projector, draft)
-        vision = vision_of(model)
+        encoding = encoding_of(model)
         self.images: EncodedImages | None = None
         self.heads: OwnHeads | None = None
         own_type = _encoder_type(types, backend, projector or file)
@@ -130,8 +130,8 @@ class Reservation:
                 vision.limit_to(size.capacity)
             kinds = [*model.layer_kinds(), *(() if draft is None else draft.layer_kinds())]
             caches = cache_memory(backend, kinds, size, types)
-            if vision is not None:
-                caches += _image_memory(backend, vision.shape, own_type, size.sequences)
+            if encoding is not None:
+                caches += _image_memory(backend, encoding.shape, own_type, size.sequences)
             return caches
 
         available = {device.name: device.available_bytes for device in backend.devices()}
@@ -168,8 +168,8 @@ class Reservation:
                 max_top_logits=_MAX_LIKELY if makes_text else 0,
                 draft=draft,
             )
-            if vision is not None:
-                self.images = EncodedImages(EncoderProgram(vision, backend, own_type), size.sequences)
+            if encoding is not None:
+                self.images = EncodedImages(EncoderProgram(encoding, backend, own_type), size.sequences)
             self.heads = _heads(model, file, draft, self.cache, backend, size)
             plans = {held.device: held.plans for held in backend.memory().devices}
             self.needs = replace(self.needs, plans=plans)
