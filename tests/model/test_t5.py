@@ -21,7 +21,7 @@ from chaski.runner.results import outputs_of
 from tests import families
 from tests.model.test_families import is_of_model, plain
 
-VARIANTS = ("plain", "flan", "mt5")
+VARIANTS = ("plain", "flan", "mt5", "umt5")
 LOADING: dict[str, Any] = {"context": 128, "threads": 1, "parallel": 4}
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "num_predict": 24}
 

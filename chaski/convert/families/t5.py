@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020), Flan-T5 and MT5: an encoder and a decoder."""
+"""T5 (Raffel et al. 2020), Flan-T5, MT5 and UMT5: an encoder and a decoder."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield Mapped("dec.output_norm.weight", (hidden,), ("decoder.final_layer_norm.weight",))
     if not config.get("tie_word_embeddings", bool, True):
         yield Mapped("output.weight", (config.get("vocab_size", int), hidden), ("lm_head.weight",))
-    bias = t5encoder.bias_row(config)
     for number in range(_num_layers(config)):
-        rows = [*_layer(config)] if number else [*_layer(config), bias]
+        rows = [*_layer(config), *t5encoder.biases(config, names, f"decoder.block.{number}")]
         yield from in_layer(number, rows, "decoder.block", "dec.blk")
 
 
@@ -55,4 +54,9 @@ FAMILY = Family(
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
     ),
 )
-CHECKPOINTS = ("MT5ForConditionalGeneration", "T5ForConditionalGeneration", "T5WithLMHeadModel")
+CHECKPOINTS = (
+    "MT5ForConditionalGeneration",
+    "T5ForConditionalGeneration",
+    "T5WithLMHeadModel",
+    "UMT5ForConditionalGeneration",
+)

@@ -48,16 +48,17 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     table = next((name for name in ("shared.weight", "encoder.embed_tokens.weight") if name in names), "")
     yield Mapped("token_embd.weight", (config.get("vocab_size", int), hidden), (table or "shared.weight",))
     yield Mapped("enc.output_norm.weight", (hidden,), ("encoder.final_layer_norm.weight",))
-    bias = bias_row(config)
     for number in range(config.count("num_layers")):
-        rows = [*_layer(config)] if number else [*_layer(config), bias]
+        rows = [*_layer(config), *biases(config, names, f"encoder.block.{number}")]
         yield from in_layer(number, rows, "encoder.block", "enc.blk")
 
 
-def bias_row(config: Config) -> Row:
-    """Return the biases for distances, which the first layer has."""
-    buckets = config.get("relative_attention_num_buckets", int), config.get("num_heads", int)
-    return Row("attn_rel_b", "layer.0.SelfAttention.relative_attention_bias", buckets)
+def biases(config: Config, names: Set[str], layer: str) -> Iterator[Row]:
+    """Yield the biases for distances, which the first layer has, or each layer (UMT5)."""
+    source = "layer.0.SelfAttention.relative_attention_bias"
+    if layer.endswith(".0") or f"{layer}.{source}.weight" in names:
+        shape = config.get("relative_attention_num_buckets", int), config.get("num_heads", int)
+        yield Row("attn_rel_b", source, shape)
 
 
 def _layer(config: Config) -> Iterator[Row]:

@@ -21,7 +21,7 @@ from chaski.model.multimodal import EncoderShape, Image, PatchHistory
 
 ARCHITECTURE = Architecture(
     "t5",
-    "T5, Flan-T5, MT5",
+    "T5, Flan-T5, MT5, UMT5",
     notes="The encoder reads the prompt. The context holds the prompt, and as many tokens of the answer.",
     fixed={"hidden_activation": (*GELU, "relu", "gated-gelu")},
 )
@@ -68,10 +68,9 @@ class Layer(t5encoder.Layer):
 class TextDecoder(Module):
     def __init__(self, file: GGUFFile, config: DecoderConfig) -> None:
         arch = file.architecture
-        buckets = file.get(f"{arch}.attention.relative_buckets_count", int)
         count = file.get(f"{arch}.decoder_block_count", int, config.num_layers)
         is_gated = "dec.blk.0.ffn_gate.weight" in file.tensors
-        self.blk = [Layer(config, 0 if index else buckets, is_gated) for index in range(count)]
+        self.blk = [Layer(config, each, is_gated) for each in t5encoder.buckets(file, "dec", count)]
         self.output_norm = RMSNorm(config.hidden_size, config.eps)
 
 
@@ -97,9 +96,9 @@ class TextReader:
 
     def encode_multimodal(self, graph: Graph, patches: Dim, rows: Dim, history: PatchHistory) -> Tensor:
         model = self._model
-        bias = model.enc.bias(graph.input("places", (patches,), DType.I32))
+        biases = model.enc.biases(graph.input("places", (patches,), DType.I32))
         x = model.token_embd(graph.input("text", (patches,), DType.I32))
-        for layer in model.enc.blk:
+        for layer, bias in zip(model.enc.blk, biases, strict=True):
             x = layer(x, bias, history, None)
         return model.enc.output_norm(x).rows(graph.input("kept", (rows,), DType.I32))
 
@@ -124,9 +123,9 @@ class Model(Module):
         return [Causal(shape), Encoder(shape, self.context, c.hidden_size)] * len(self.dec.blk)
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
-        bias = t5encoder.distance_bias(self.dec.blk[0].attn_rel_b, inputs.positions, is_causal=True)
+        biases = t5encoder.distance_biases(self.dec.blk, inputs.positions, is_causal=True)
         x = self.token_embd(inputs.tokens)
-        for layer, cache, prompt in zip(self.dec.blk, caches[::2], caches[1::2], strict=True):
+        for layer, bias, cache, prompt in zip(self.dec.blk, biases, caches[::2], caches[1::2], strict=True):
             x = layer.decode(x, bias, cache, prompt)
         x = self.dec.output_norm(x.rows(inputs.outputs))
         if self.output.weight.is_present:

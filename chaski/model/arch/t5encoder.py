@@ -56,7 +56,10 @@ class Attention(Module):
 
 
 class Layer(Module):
-    """A layer. All layers use the first layer's biases. The feed-forward block is gated since T5 1.1."""
+    """A layer. Without biases for distances, it uses those of the first layer.
+
+    The feed-forward block is gated since T5 1.1.
+    """
 
     def __init__(self, config: DecoderConfig, buckets: int, is_gated: bool) -> None:
         self.attn_norm = RMSNorm(config.hidden_size, config.eps)
@@ -77,14 +80,13 @@ class Layer(Module):
 
 class Encoder(Module):
     def __init__(self, file: GGUFFile, config: DecoderConfig) -> None:
-        buckets = file.get(f"{file.architecture}.attention.relative_buckets_count", int)
         is_gated = "enc.blk.0.ffn_gate.weight" in file.tensors
-        self.blk = [Layer(config, 0 if i else buckets, is_gated) for i in range(config.num_layers)]
+        self.blk = [Layer(config, count, is_gated) for count in buckets(file, "enc", config.num_layers)]
         self.output_norm = RMSNorm(config.hidden_size, config.eps)
 
-    def bias(self, positions: Tensor) -> ops.DistanceBias:
-        """Return the bias for the distance of a key, which all layers share."""
-        return distance_bias(self.blk[0].attn_rel_b, positions)
+    def biases(self, positions: Tensor) -> list[ops.DistanceBias]:
+        """Return each layer's bias for the distance of a key, for queries at `positions`."""
+        return distance_biases(self.blk, positions)
 
 
 class Model(Module):
@@ -102,15 +104,35 @@ class Model(Module):
         return [Causal(KVShape(c.num_heads, c.head_size, c.head_size))] * c.num_layers
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        bias = self.enc.bias(inputs.positions)
+        biases = self.enc.biases(inputs.positions)
         x = self.token_embd(inputs.tokens)
-        for layer, cache in zip(self.enc.blk, caches, strict=True):
+        for layer, bias, cache in zip(self.enc.blk, biases, caches, strict=True):
             x = layer(x, bias, cache, inputs.outputs if layer is self.enc.blk[-1] else None)
         return self.dense(self.enc.output_norm(x))
 
 
-def distance_bias(biases: RelativeBias, positions: Tensor, is_causal: bool = False) -> ops.DistanceBias:
-    """Return the bias for the distance of each key, for queries at `positions`."""
+def buckets(file: GGUFFile, part: str, num_layers: int) -> list[int]:
+    """Return the number of buckets of distances that each layer of a part of the model has biases for.
+
+    The first layer has some. The others share them, unless they have biases, too (UMT5).
+    """
+    count = file.get(f"{file.architecture}.attention.relative_buckets_count", int)
+    has_own = f"{part}.blk.1.attn_rel_b.weight" in file.tensors
+    return [count if has_own or not index else 0 for index in range(num_layers)]
+
+
+def distance_biases(
+    layers: Sequence[Layer], positions: Tensor, is_causal: bool = False
+) -> list[ops.DistanceBias]:
+    """Return each layer's bias for the distance of a key, for queries at `positions`."""
+    found: list[ops.DistanceBias] = []
+    for layer in layers:
+        own = getattr(layer, "attn_rel_b", None)
+        found.append(found[0] if own is None else _distance_bias(own, positions, is_causal))
+    return found
+
+
+def _distance_bias(biases: RelativeBias, positions: Tensor, is_causal: bool) -> ops.DistanceBias:
     array = biases.weight.array
     assert array is not None
     distances = np.arange(-_FURTHEST, _FURTHEST + 1)
