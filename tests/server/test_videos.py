@@ -1,4 +1,4 @@
-"""Videos through the server, against the same model without a server."""
+"""Videos, and images of further encoders, through the server, against the same model without a server."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from tests.server.conftest import SOMEWHERE
 from tests.server.running import Running, running
 from tests.tiny_vision import DATA
 
+SEEING = ("glm4v",)
 CLIP, FRAMES = webp(11, 5.0, 48, 64), frame_files(7, 32, 16)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("videos")
-    for name in ("qwen3vl", "qwen2vl"):
+    for name in ("qwen3vl", "qwen2vl", *SEEING):
         for _ in create(
             Store(folder / "store"), ModelName.parse(name), Recipe(sources=[DATA / f"{name}.gguf"])
         ):
@@ -130,3 +131,21 @@ def test_a_video_file_among_ollamas_images(server: Running) -> None:
     reply = answered(server, "/api/chat", {"messages": [message], "stream": False})
     assert reply.status_code >= 400
     assert "video" in reply.json()["error"]
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_images_of_further_encoders(server: Running, name: str) -> None:
+    parts = [{"type": "text", "text": "see "}, {"type": "image"}, {"type": "text", "text": "here"}]
+    with chaski.load(DATA / f"{name}.gguf", context=256) as model:
+        wanted = model.chat(
+            [{"role": "user", "content": parts, "images": [FRAMES[0]]}],
+            temperature=0,
+            num_predict=12,
+            special=True,
+        )
+    reply = chat(server, {"type": "image_url", "image_url": {"url": url(FRAMES[0], "image/png")}}, model=name)
+    assert reply.json()["choices"][0]["message"]["content"] == wanted.text
+    assert reply.json()["usage"]["prompt_tokens"] == wanted.prompt_tokens > 10
+    message = {"role": "user", "content": "see", "images": [b64encode(FRAMES[0]).decode()]}
+    body = {"messages": [message], "stream": False, "model": name, "options": {"num_predict": 3}}
+    assert answered(server, "/api/chat", body).json()["prompt_eval_count"] > 10

@@ -6,12 +6,12 @@ from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.metadata import Metadata, common_metadata, num_rotated
 
-_ROTATED = 0.5
+ROTATED = 0.5
 
 
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
-    return common_metadata(config) | {"rope.dimension_count": num_rotated(config, _ROTATED)}
+    return common_metadata(config) | {"rope.dimension_count": num_rotated(config, ROTATED)}
 
 
 def special(config: Config) -> Specials:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerCache
 from chaski.ml import ops
@@ -13,12 +15,15 @@ from chaski.model.arch.seed_oss import Layer
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.experts import read_router
+from chaski.model.projectors import WITH_COORDINATES
+from chaski.model.rope import read_axes
 
 ARCHITECTURE = Architecture(
     "glm4moe",
-    "GLM 4.5, 4.6 and 4.7",
+    "GLM 4.5, 4.6 and 4.7, GLM-4.5V and 4.6V",
     tools=("glm-4.7",),
     thinking=("glm-4.7",),
+    notes="Pictures, not videos, with a projector of GLM-4V.",
     reads=("leading_dense_block_count", "nextn_predict_layers"),
 )
 
@@ -43,6 +48,15 @@ class Attention(llama.Attention):
 
 
 class Model(deepseek.Model):
+    """GLM 4.5. Without an encoder, a token's coordinates all equal its position."""
+
+    projectors = WITH_COORDINATES
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
+        super().__init__(file, projector)
+        pairs = self.config.rope.dims // 2
+        self._axes = None if self.vision is None else read_axes(file, pairs, [8, 12, 12])
+
     def layer(self, file: GGUFFile) -> DecoderLayer:
         return Layer(self.config, Attention(self.config), self.ffn(file))
 
@@ -50,4 +64,5 @@ class Model(deepseek.Model):
         return read_router(file, Gating.SIGMOID, normalized=True, has_bias=True)
 
     def rope(self) -> Rope:
-        return self.config.rope.rope(neox=True)
+        rope = self.config.rope.rope(neox=True)
+        return rope if self._axes is None else replace(rope, axes=self._axes)

@@ -7,6 +7,7 @@ rows form a grid, and the text model rotates them by coordinates; see `chaski.ch
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,29 @@ from msgspec.structs import replace
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
-from chaski.image import CLIP, Normal
+from chaski.image import CLIP, Normal, Pixels, Values, in_bounds, open_image
 from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
-from chaski.ml.nn import LayerNorm, Linear, Module, PatchEmbedding, RMSNorm, attention
+from chaski.ml.nn import Embedding, LayerNorm, Linear, Module, PatchEmbedding, RMSNorm, attention
 from chaski.ml.nn.module import Joined
 from chaski.ml.nn.rope import rope_frequencies
 from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image, PatchHistory
-from chaski.model.projectors.qwenvl.image import Limits, Patches, read_patches
+from chaski.model.projectors.qwenvl.image import Limits, Patches, cut_frames
 from chaski.model.vision_sizes import VisionSizes, read_sizes
 
-__all__ = ["FeedForward", "JoinedFrames", "Merger", "Tower", "TwoFrames", "Vision", "VisionConfig", "merged"]
+__all__ = [
+    "FeedForward",
+    "JoinedFrames",
+    "Merger",
+    "Tower",
+    "TwoFrames",
+    "Vision",
+    "VisionConfig",
+    "at_places",
+    "merged",
+]
 
 # Where the file states no limit, that of the published processors.
 _MOST_ROWS = 16384
@@ -52,10 +63,12 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
     full: frozenset[int] = frozenset()
 
     @classmethod
-    def read(cls, file: GGUFFile, min_rows: int, normal: Normal = CLIP) -> VisionConfig:
+    def read(
+        cls, file: GGUFFile, min_rows: int, normal: Normal = CLIP, most_rows: int = _MOST_ROWS
+    ) -> VisionConfig:
         """Read the configuration from the metadata of a model or of a projector (architecture `clip`).
 
-        `min_rows` and `normal` are the defaults if the file does not define them.
+        `min_rows`, `most_rows` and `normal` are the defaults if the file does not define them.
         """
         prefix = f"{file.architecture}.vision"
         sizes = read_sizes(file, eps=1e-6)
@@ -72,7 +85,7 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
                 f"{file.path}: patches of {patch_size} pixels cannot be merged in squares of {square}"
             )
         pixels = (patch_size * square) ** 2
-        largest = file.get(f"{prefix}.image_max_pixels", int, 0) or _MOST_ROWS * pixels
+        largest = file.get(f"{prefix}.image_max_pixels", int, 0) or most_rows * pixels
         return cls(
             **sizes,
             patch_size=patch_size,
@@ -203,6 +216,8 @@ class Vision(Module):
 
     inline = True
     is_bidirectional = False
+    marks = ("<|vision_start|>", "<|vision_end|>")
+    """The tokens before and after a picture."""
 
     def __init__(self, config: VisionConfig, row_size: int, tower: Tower, num_deep: int = 0) -> None:
         """`num_deep`: the number of row parts that are added after layers of the text model."""
@@ -236,10 +251,17 @@ class Vision(Module):
 
     def read_image(self, data: bytes) -> Image:
         c = self._config
-        found = read_patches(data, c.patch_size, c.square, self._limits, c.normal, c.window)
+        found = cut_frames(self.resized(open_image(data)), None, c.patch_size, c.square, c.window)
         num_rows = found.grid[0] * found.grid[1]
-        layout = "<|vision_start|>", num_rows, "<|vision_end|>"
-        return Image(self.arrays(found), num_rows, layout, grid=found.grid)
+        before, after = self.marks
+        return Image(self.arrays(found), num_rows, (before, num_rows, after), grid=found.grid)
+
+    def resized(self, pixels: Pixels) -> Values:
+        """Return a picture in whole squares within the limits, normalized."""
+        c = self._config
+        return in_bounds(
+            pixels, c.patch_size * c.square, self._limits.smallest, self._limits.largest, c.normal
+        )
 
     def arrays(self, found: Patches) -> dict[str, npt.NDArray[Any]]:
         """Return the inputs of the encoder."""
@@ -261,7 +283,7 @@ class Vision(Module):
         for index, block in enumerate(self.v.blk):
             x = block(x, rope, windows if index not in c.full else history)
             deep += self.deep_rows(index, x, squares)
-        embedded = self.mm(merged(self.v.post_ln(x), squares))
+        embedded = self.rows_of(self.v.post_ln(x), squares)
         return _side_by_side([embedded, *deep]) if deep else embedded
 
     def embed(self, graph: Graph, patches: Dim) -> Tensor:
@@ -270,9 +292,25 @@ class Vision(Module):
         frames = (graph.input(name, (patches, size), DType.F32) for name in ("pixels", "later"))
         return self.v.patch_embd.of_frames(*frames)
 
+    def rows_of(self, x: Tensor, squares: Sequence[Tensor]) -> Tensor:
+        """Return the rows of the text model for the output of the last layer."""
+        return self.mm(merged(x, squares))
+
     def deep_rows(self, layer: int, x: Tensor, squares: Sequence[Tensor]) -> list[Tensor]:
         """Return the parts of rows that come from the output of a layer, if any."""
         return []
+
+
+def at_places(table: Embedding, graph: Graph, patches: Dim, count: int) -> Tensor:
+    """Return each patch's mixture of `count` entries of a position table: inputs `corner i` and `share i`."""
+    parts = [
+        ops.scale_rows(
+            table(graph.input(f"corner {index}", (patches,), DType.I32)),
+            graph.input(f"share {index}", (patches, 1), DType.F32),
+        )
+        for index in range(count)
+    ]
+    return reduce(Tensor.__add__, parts)
 
 
 def merged(x: Tensor, squares: Sequence[Tensor]) -> Tensor:

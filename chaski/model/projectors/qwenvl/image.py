@@ -1,4 +1,4 @@
-"""Reading of image files into Qwen's patches: near the original proportions, by squares within windows."""
+"""Pictures as Qwen's patches: by squares within windows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from chaski.image import Normal, Values, in_bounds, open_image, patches
+from chaski.image import Values, patches
 
-__all__ = ["Limits", "Patches", "cut_frames", "read_patches"]
+__all__ = ["Limits", "Patches", "cut_frames"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -37,14 +37,6 @@ class Patches(Struct, frozen=True):
     windows: I32
     squares: I32
     grid: tuple[int, int]
-
-
-def read_patches(
-    data: bytes, patch: int, square: int, limits: Limits, normal: Normal, window: int | None = None
-) -> Patches:
-    """Read an image file into patches; see `cut_frames`."""
-    pixels = in_bounds(open_image(data), patch * square, limits.smallest, limits.largest, normal)
-    return cut_frames(pixels, None, patch, square, window)
 
 
 def cut_frames(

@@ -18,7 +18,7 @@ from chaski.errors import ImageError, ModelError
 from chaski.formats.gguf import GGUFFile
 from chaski.image import HALF, Sampling, normalize, read_video, video_size
 from chaski.ml import ops
-from chaski.ml.graph import Dim, DType, Graph, Tensor
+from chaski.ml.graph import Dim, Graph, Tensor
 from chaski.ml.nn import Embedding, LayerNorm, Module
 from chaski.model.multimodal import Image, Tile
 from chaski.model.projectors.qwenvl import encoder
@@ -28,6 +28,7 @@ from chaski.model.projectors.qwenvl.encoder import (
     Merger,
     TwoFrames,
     VisionConfig,
+    at_places,
     merged,
 )
 from chaski.model.projectors.qwenvl.image import Limits, Patches, cut_frames
@@ -133,14 +134,7 @@ class Vision(encoder.Vision):
         return arrays | {f"share {index}": part[:, None] for index, part in enumerate(parts)}
 
     def embed(self, graph: Graph, patches: Dim) -> Tensor:
-        parts = [
-            ops.scale_rows(
-                self.v.position_embd(graph.input(f"corner {index}", (patches,), DType.I32)),
-                graph.input(f"share {index}", (patches, 1), DType.F32),
-            )
-            for index in range(4)
-        ]
-        return super().embed(graph, patches) + (parts[0] + parts[1] + parts[2] + parts[3])
+        return super().embed(graph, patches) + at_places(self.v.position_embd, graph, patches, 4)
 
     def deep_rows(self, layer: int, x: Tensor, squares: Sequence[Tensor]) -> list[Tensor]:
         if layer not in self._deep:

@@ -1,0 +1,112 @@
+"""Vision models whose encoder takes images of any size against transformers, starting from image files.
+
+tools/fixtures/make_grid_vision.py makes the models and the expected values, and the projectors by llama.cpp's
+converter.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import chaski
+from chaski.errors import ModelError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from chaski.model import encoder as encoder_program
+from chaski.model.projectors.qwenvl import encoder
+from tests.image.pictures import png
+from tests.rewriting import all_tensors
+from tests.tiny_vision import DATA, write_text_part
+from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, said
+
+PADS = {"glm4v": "<|image|>", "glm4vmoe": "<|image|>"}
+MODELS = [*PADS]
+PROMPTS = ["odd", "two", "large", "text"]
+
+
+@cache
+def expected(model: str) -> dict[str, NDArray[Any]]:
+    with np.load(DATA / f"{model}.npz") as arrays:
+        return dict(arrays)
+
+
+def file(model: str) -> Path:
+    return DATA / f"{model}.gguf"
+
+
+@cache
+def given(prompt: str) -> tuple[str, list[bytes]]:
+    """Return a prompt's text and images."""
+    wanted = expected(MODELS[0])
+    return str(wanted[f"{prompt}/text"]), [png(*size) for size in wanted.get(f"{prompt}/sizes", [])]
+
+
+def logits(path: Path, prompt: str, **options: Any) -> NDArray[np.float32]:
+    with chaski.load(path, **{"context": 160, "threads": 1, **options}) as model:
+        return np.asarray(model.logits(*given(prompt)))
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_equal_those_of_transformers(model: str, backend: str, tolerance: float) -> None:
+    bound = BoundEncoder(file(model), backend)
+    for prompt in PROMPTS[:-1] if backend == "cpu" else PROMPTS[:1]:
+        rows = [bound.rows(bound.vision.read_image(data)) for data in given(prompt)[1]]
+        wanted = expected(model)[f"{prompt}/rows"]
+        np.testing.assert_allclose(np.concatenate(rows), wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_ids_logits_and_answers_equal_those_of_transformers(model: str) -> None:
+    with chaski.load(file(model), context=160, kv_type="f32", threads=1) as loaded:
+        (pad,) = loaded.tokenize(PADS[model])
+        for prompt in PROMPTS:
+            wanted = {key: expected(model)[f"{prompt}/{key}"] for key in ("ids", "logits", "greedy")}
+            text, images = given(prompt)
+            ids = np.array(loaded.tokenize(text, images=images))
+            np.testing.assert_array_equal(np.where(ids < 0, pad, ids), wanted["ids"])
+            found = np.asarray(loaded.logits(text, images))[::5]
+            assert wanted["logits"].std() > 0.3
+            np.testing.assert_allclose(found, wanted["logits"], rtol=0, atol=2e-4, err_msg=prompt)
+            answer = loaded.generate(text, images, num_predict=16, temperature=0, ignore_eos=True)
+            assert list(answer.token_ids) == wanted["greedy"].tolist()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_projector_of_llama_cpps_converter(model: str, tmp_path: Path) -> None:
+    text = write_text_part(file(model), tmp_path / "text.gguf")
+    np.testing.assert_array_equal(
+        logits(text, "two", projector=DATA / f"{model}-mmproj.gguf"), logits(file(model), "two")
+    )
+    np.testing.assert_array_equal(logits(text, "text"), logits(file(model), "text"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_bits_do_not_depend_on_others_and_on_pieces(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: Any = {"num_predict": 6, "temperature": 0, "logprobs": True}
+    whole = logits(file(model), "two")
+    np.testing.assert_array_equal(logits(file(model), "two", num_batch=9, threads=2), whole)
+    prompts = [given(prompt) for prompt in ("odd", "two", "text")]
+    with chaski.load(file(model), context=160, parallel=1, prompt_cache=False) as loaded:
+        alone = [said(loaded.generate(*prompt, **options)) for prompt in prompts]
+    with chaski.load(file(model), context=160, parallel=3, num_batch=50) as loaded:
+        assert answers_at_once(loaded, prompts, **options) == alone
+        assert answers_at_once(loaded, prompts, **options) == alone
+    monkeypatch.setattr(encoder, "_AT_ONCE", 2)
+    monkeypatch.setattr(encoder_program, "_PIECE", 8)
+    np.testing.assert_array_equal(logits(file(model), "two"), whole)
+
+
+def test_a_table_that_is_not_a_square(tmp_path: Path) -> None:
+    with open_gguf(file("glm4v")) as source:
+        tensors = all_tensors(source)
+        tensors["v.position_embd.weight"] = tensors["v.norm_embd.weight"]
+        write_gguf(tmp_path / "a.gguf", dict(source.metadata), tensors)
+    with pytest.raises(ModelError, match="has 40 places; it must be a square"):
+        chaski.load(tmp_path / "a.gguf")
