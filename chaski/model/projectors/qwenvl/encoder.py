@@ -218,6 +218,7 @@ class Vision(Module):
     is_bidirectional = False
     marks = ("<|vision_start|>", "<|vision_end|>")
     """The tokens before and after a picture."""
+    mm: Callable[[Tensor], Tensor]
 
     def __init__(self, config: VisionConfig, row_size: int, tower: Tower, num_deep: int = 0) -> None:
         """`num_deep`: the number of row parts that are added after layers of the text model."""
