@@ -361,7 +361,9 @@ class Plan:
         parts: int | None,
         y: int,
     ) -> None: ...
-    def chosen_tiles(self, tokens: int, spans: int, count: int, group: int, is_plain: bool) -> int: ...
+    def chosen_tiles(
+        self, tokens: int, spans: int, count: int, block: int, group: int, is_plain: bool
+    ) -> int: ...
     def choose_cells(
         self,
         dim: int,
@@ -369,8 +371,9 @@ class Plan:
         heads: int,
         scale: float,
         count: int,
+        block: int,
         q: int,
-        weights: int,
+        weights: int | None,
         keys: KVStorage,
         cells: int,
         spans: int,
@@ -624,6 +627,22 @@ class Plan:
     ) -> None: ...
     def space_to_depth(self, dim: int, source_dim: int, width: int, count: int, x: int, y: int) -> None: ...
     def average_rows(self, dim: int, source_dim: int, width: int, count: int, x: int, y: int) -> None: ...
+    def token_numbers(self, dim: int, tokens: int, y: int) -> None: ...
+    def hash_ngrams(
+        self,
+        dim: int,
+        multipliers: Sequence[int],
+        size: int,
+        offset: int,
+        separator: int,
+        width: int,
+        tokens: int,
+        before: int,
+        y: int,
+    ) -> None: ...
+    def rooted_dots(
+        self, dim: int, heads: int, size: int, factor: float, least: float, a: int, b: int, y: int
+    ) -> None: ...
     def lane_maxima(self, dim: int, width: int, x: int, counts: int, maxima: int) -> None: ...
     def top_k(self, dim: int, width: int, max_k: int, x: int, counts: int, maxima: int, y: int) -> None: ...
     def barrier(self) -> None: ...

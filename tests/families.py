@@ -72,6 +72,7 @@ def expected(variant: str) -> dict[str, Any]:
     """Return everything that is known of a configuration.
 
     config: the checkpoint's configuration. tensors: names and shapes in the checkpoint. seed: of the weights.
+    integers: the tensors with whole numbers, which are not random, if there are some.
     prompt: token ids. places: positions in it. logits: those after the places, (places, vocabulary).
     tokens: greedy tokens after the prompt. file: metadata and tensors' digests by llama.cpp's converter.
     """
@@ -97,13 +98,22 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> F32:
     return (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def checkpoint(folder: Path, config: dict[str, Any], tensors: dict[str, list[int]], seed: int) -> Path:
+def checkpoint(
+    folder: Path,
+    config: dict[str, Any],
+    tensors: dict[str, list[int]],
+    seed: int,
+    integers: dict[str, list[int]] | None = None,
+) -> Path:
     """Write a checkpoint with random weights."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     for path in TOKENIZER.glob("tokenizer*.json"):
         shutil.copyfile(path, folder / path.name)
-    weights = {name: ("F32", random_tensor(name, tuple(shape), seed)) for name, shape in tensors.items()}
+    weights: dict[str, tuple[str, NDArray[Any]]] = {
+        name: ("F32", random_tensor(name, tuple(shape), seed)) for name, shape in tensors.items()
+    }
+    weights |= {name: ("I64", np.array(values, np.int64)) for name, values in (integers or {}).items()}
     write_safetensors(folder / "model.safetensors", weights)
     return folder
 
@@ -120,7 +130,7 @@ def converted(variant: str) -> Path:
 
     known = expected(variant)
     folder = Path(_scratch().name) / variant
-    checkpoint(folder, known["config"], known["tensors"], known["seed"])
+    checkpoint(folder, known["config"], known["tensors"], known["seed"], known.get("integers"))
     convert(folder, folder / "model.gguf", "F32")
     (folder / "model.safetensors").unlink()
     return folder / "model.gguf"

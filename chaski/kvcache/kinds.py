@@ -24,6 +24,7 @@ __all__ = [
     "LayerKind",
     "Recurrent",
     "StateShape",
+    "delayed_rows",
     "gated_delta",
     "previous_row",
 ]
@@ -191,7 +192,15 @@ def previous_row(size: int, checkpoints: Checkpoints = _FEW) -> Recurrent:
 
     The operation is `ops.previous_row`. It keeps rows as a gated delta net does, and shares its cache.
     """
-    return Recurrent((StateShape(1, size),), checkpoints, CHUNK, RING, (StateShape(RING, size),))
+    return delayed_rows(1, size, checkpoints)
+
+
+def delayed_rows(count: int, size: int, checkpoints: Checkpoints = _FEW) -> Recurrent:
+    """Return the kind of a layer that reads rows of `size` numbers of the `count` tokens before each token.
+
+    The operation is `ops.chunked_conv` with `count` + 1 taps.
+    """
+    return Recurrent((StateShape(count, size),), checkpoints, CHUNK, RING, (StateShape(RING, size),))
 
 
 LayerKind = Causal | Encoder | Recurrent

@@ -89,9 +89,15 @@ def rope(x: Tensor, table: Tensor | None) -> Tensor:
 
 
 def _is_neox(table: Tensor) -> bool:
-    """Return whether the rope that `table` was made for pairs its elements as GPT-NeoX does."""
-    source = table.operands[0] if table.op == "scale_rows" else table
-    assert isinstance(source, Tensor)
+    """Return whether the rope that `table` was made for pairs its elements as GPT-NeoX does.
+
+    A table may be multiplied by factors, or be that of an earlier token.
+    """
+    source = table
+    while source.op in ("scale_rows", "reshape", "chunked_conv"):
+        before = source.operands[0]
+        assert isinstance(before, Tensor)
+        source = before
     assert source.op == "rope_table", f"{source.op} is not a rope table"
     return bool(source.attributes["neox"])
 
@@ -195,7 +201,7 @@ def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, Any]]:
         case Mask():
             return "attention", (mask.cells, mask.spans), {}
         case ChosenMask():
-            return "chosen_attention", (mask.cells, mask.spans), {}
+            return "chosen_attention", (mask.cells, mask.spans), {"count": mask.count, "block": mask.block}
         case DenseMask():
             return "dense_attention", (mask.matrix,), {}
         case PagedMask():
@@ -204,25 +210,34 @@ def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, Any]]:
 
 
 def choose_cells(
-    q: Tensor, weights: Tensor, keys: Tensor, mask: AnyMask, count: int, scale: float
+    q: Tensor,
+    weights: Tensor | None,
+    keys: Tensor,
+    mask: AnyMask,
+    *,
+    count: int,
+    scale: float,
+    block: int = 1,
 ) -> ChosenMask:
-    """Return the `count` cells of each token whose keys have the highest scores of an indexer.
+    """Return for each token the cells of the `count` blocks whose keys an indexer scores highest.
 
-    q (n, heads, size), weights (n, heads); keys (cells, 1, size) as `store` returns them. The score of a key
-    is the sum over heads, in ascending order, of weight · max(scale · q k, 0). Of keys with equal scores, the
-    lowest positions are chosen (DeepSeek-AI 2025, DeepSeek sparse attention). A token that sees no more than
-    `count` keys has all of them.
+    q (n, heads, size), weights (n, heads), None for ones; keys (cells, 1, size) as `store` returns them. The
+    score of a key is the sum over heads, in ascending order, of weight · max(scale · q k, 0). Of keys with
+    equal scores, the lowest positions are chosen (DeepSeek-AI 2025, DeepSeek sparse attention). A block is
+    `block` positions from a multiple of it on, and has the key of its last position. The positions after the
+    last whole block are always chosen, and all blocks if a token sees no more than `count`.
     """
     require(q.shape[2] == keys.shape[2] and keys.shape[1] == 1, "choose_cells", q.shape, keys.shape)
-    require(weights.shape == q.shape[:2] and count > 0, "choose_cells", q.shape, weights.shape)
+    fits = weights is None or weights.shape == q.shape[:2]
+    require(fits and count > 0 and block > 0, "choose_cells", q.shape, weights and weights.shape)
     if not isinstance(mask, Mask):
         raise UnsupportedError(
             "this backend cannot choose keys for sparse attention: load the model with another backend"
         )
-    operands = (q, weights, keys, mask.cells, mask.spans)
-    shape: Shape = (q.shape[0], count)
-    cells = q.graph.record("choose_cells", operands, shape, DType.I32, scale=scale, count=count)
-    return ChosenMask(cells, mask.spans)
+    operands = (q, keys, mask.cells, mask.spans, *(() if weights is None else (weights,)))
+    shape: Shape = (q.shape[0], count * block + block - 1)
+    cells = q.graph.record("choose_cells", operands, shape, DType.I32, scale=scale, count=count, block=block)
+    return ChosenMask(cells, mask.spans, count, block)
 
 
 def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, segments: Tensor) -> Tensor:

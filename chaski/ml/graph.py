@@ -217,13 +217,15 @@ class PagedMask(Struct, frozen=True):
 class ChosenMask(Struct, frozen=True):
     """The cells that an indexer chose for each token of a batch, see `choose_cells`.
 
-    `cells` (n, count) int32 contains the chosen cells of token i in its row, in order of position. `spans` is
-    that of a `Mask`: a token that sees fewer than `count` cells there has all of these, and the rest of its
-    row is unused.
+    `cells` (n, width) int32 contains the chosen cells of token i in its row, in order of position: up to
+    `count` blocks of `block` positions, and fewer than `block` after the last whole block that the token sees
+    by its span of `spans`, as in `Mask`. The rest of the row is unused.
     """
 
     cells: Tensor
     spans: Tensor
+    count: int
+    block: int
 
 
 AnyMask = Mask | DenseMask | PagedMask | ChosenMask

@@ -39,7 +39,7 @@ from chaski.ml.elementwise import (
     softplus,
     swiglu,
 )
-from chaski.ml.graph import Dim, Shape, Tensor, Weight, require
+from chaski.ml.graph import Dim, DType, Shape, Tensor, Weight, require
 from chaski.ml.products import first_outputs, linear
 from chaski.ml.recurrent_ops import (
     chunked_conv,
@@ -71,6 +71,7 @@ __all__ = [
     "gelu",
     "gelu_tanh",
     "generalized_delta",
+    "hash_ngrams",
     "head_sums",
     "l2_norm",
     "layer_norm",
@@ -84,6 +85,7 @@ __all__ = [
     "relu",
     "rms",
     "rms_norm",
+    "rooted_dots",
     "rope",
     "rope_table",
     "rotate_cells",
@@ -103,6 +105,7 @@ __all__ = [
     "store",
     "stored",
     "swiglu",
+    "token_numbers",
     "top_k",
 ]
 
@@ -111,6 +114,44 @@ def embedding(ids: Tensor, table: Weight) -> Tensor:
     """Return the rows of `table` (vocab, d) for `ids` (n,) int32 -> (n, d)."""
     require(len(table.shape) == 2 and len(ids.shape) == 1, "embedding", table.shape, ids.shape)
     return table.scaled(ids.graph.record("embedding", (ids, table), (ids.shape[0], table.shape[1])))
+
+
+def token_numbers(tokens: Tensor) -> Tensor:
+    """Return token + 1 for `tokens` (n,) int32 -> (n, 1), so that 0 means no token. Exact below 2**24."""
+    return tokens.graph.record("token_numbers", (tokens,), (tokens.shape[0], 1))
+
+
+def hash_ngrams(
+    tokens: Tensor, before: Tensor, multipliers: Sequence[int], size: int, offset: int, separator: int
+) -> Tensor:
+    """Return a row of a table for each token and those before it, by a hash -> (n,) int32.
+
+    `before` (n, width) has the `token_numbers` of the tokens before each token, the nearest first. The hash
+    is the exclusive or of token · multiplier, modulo `size`, plus `offset`. A token before the last
+    `separator`, or before the first token, counts as the separator.
+    """
+    width = before.shape[1]
+    fits = isinstance(width, int) and 1 < len(multipliers) <= width + 1
+    require(fits and before.shape[0] == tokens.shape[0], "hash_ngrams", tokens.shape, before.shape)
+    return tokens.graph.record(
+        "hash_ngrams",
+        (tokens, before),
+        tokens.shape,
+        DType.I32,
+        multipliers=tuple(multipliers),
+        size=size,
+        offset=offset,
+        separator=separator,
+    )
+
+
+def rooted_dots(a: Tensor, b: Tensor, factor: float, least: float) -> Tensor:
+    """Return sign(s) · sqrt(max(|s|, least)), s = factor · a b of each head (n, heads, size) -> (n, heads).
+
+    The products are added in order.
+    """
+    require(a.shape == b.shape and len(a.shape) == 3, "rooted_dots", a.shape, b.shape)
+    return a.graph.record("rooted_dots", (a, b), a.shape[:2], factor=factor, least=least)
 
 
 def product(x: Tensor, weight: Weight) -> Tensor:

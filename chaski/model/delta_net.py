@@ -120,8 +120,12 @@ class GatedDeltaNet(Module):
         log_decay = ops.multiply_vector(ops.softplus(ops.add_vector(alpha, self.ssm_dt.bias)), self.ssm_a)
         states, rows = cache.states[1], cache.rows[1:]
         y = ops.gated_delta(q, k, v, log_decay, ops.sigmoid(beta), states, rows, segments, tiled=c.tiled)
-        y = ops.swiglu(z.reshape(c.value_heads, c.value_size), self.ssm_norm(y))
+        y = self.gated(z.reshape(c.value_heads, c.value_size), self.ssm_norm(y))
         return self.ssm_out(y.reshape(c.value_width))
+
+    def gated(self, gate: Tensor, y: Tensor) -> Tensor:
+        """Return the normalized result y, multiplied by the function of its gate."""
+        return ops.swiglu(gate, y)
 
     def _qkv_and_z(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if not self._has_qkvz:

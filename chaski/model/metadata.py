@@ -20,6 +20,8 @@ from chaski.formats.gguf import GGUFFile
 __all__ = ["blamed_on", "check_is_model", "check_metadata"]
 
 _MAX_NUMBER = 2**31 - 1
+_FACTORS = ("ple.layer_multipliers",)  # of a hash
+_MAX_FACTOR = 2**63 - 1
 _LONGEST_REASON = 300  # characters; the text of an error may be arbitrarily long
 # Sizes of tensors, so none can exceed the largest side of any tensor.
 _SIZES = ("embedding_length", "head_count", "head_count_kv", "key_length", "value_length", "expert_count")
@@ -104,6 +106,8 @@ def _numbers(value: Any) -> Iterator[int | float]:
 def _limit(name: str, largest: int, num_tensors: int) -> int:
     if name.endswith("block_count"):
         return num_tensors
+    if name in _FACTORS:
+        return _MAX_FACTOR
     is_size = name.rpartition(".")[2] in _SIZES or name == "rope.dimension_count"
     return largest if is_size else _MAX_NUMBER
 

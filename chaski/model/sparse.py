@@ -7,16 +7,28 @@ cache is an additional one after those of the layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
+from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import KVShape, LayerCache
+from chaski.kvcache import KVShape, LayerCache, RecurrentLayer
 from chaski.ml import ops
 from chaski.ml.graph import AnyMask, Rope, Tensor
-from chaski.ml.nn import LayerNorm, Linear, Module
+from chaski.ml.nn import LayerNorm, Linear, Module, RMSNorm
+from chaski.ml.recurrent_ops import CHUNK
 
-__all__ = ["Indexer", "IndexerConfig", "SparseHistory", "sparse_histories"]
+__all__ = [
+    "BlockIndexer",
+    "Indexer",
+    "IndexerConfig",
+    "SparseHistory",
+    "delayed_table",
+    "read_block",
+    "sparse_histories",
+]
 
 _EPS = 1e-6  # of the norm of keys, whatever that of the other norms
 
@@ -34,7 +46,7 @@ class IndexerConfig(Struct, frozen=True):
         names = ("head_count", "key_length", "top_k")
         return cls(*(file.get(f"{prefix}.{name}", int) for name in names))
 
-    def kv_shape(self, rope: Rope) -> KVShape:
+    def kv_shape(self, rope: Rope | None) -> KVShape:
         """Return the storage of an indexer's keys, which has no values beside them."""
         return KVShape(1, self.head_size, self.head_size, rope, values_in_keys=True)
 
@@ -53,11 +65,11 @@ class SparseHistory:
         self._history, self._index, self._earlier = history, index, earlier
         self._own: AnyMask | None = None
 
-    def choose(self, q: Tensor, weights: Tensor, k: Tensor, count: int, scale: float) -> None:
-        """Store an indexer's keys k (n, 1, size), and choose `count` keys for each token."""
+    def choose(self, q: Tensor, weights: Tensor | None, k: Tensor, **choice: Any) -> None:
+        """Store an indexer's keys k (n, 1, size), and choose as `ops.choose_cells` does."""
         assert self._index is not None, "the layer has no indexer"
         keys, _, mask = self._index.update(k, None)
-        self._own = ops.choose_cells(q, weights, keys, mask, count, scale)
+        self._own = ops.choose_cells(q, weights, keys, mask, **choice)
 
     @property
     def chosen(self) -> AnyMask:
@@ -98,4 +110,53 @@ class Indexer(Module):
         c = self._config
         q = ops.rope(self.attn_q_b(latents).reshape(c.heads, c.head_size), rope)
         k = ops.rope(self.k_norm(self.attn_k(x)).reshape(1, c.head_size), rope)
-        history.choose(q, self.proj(x) * c.heads**-0.5, k, c.count, c.head_size**-0.5)
+        history.choose(q, self.proj(x) * c.heads**-0.5, k, count=c.count, scale=c.head_size**-0.5)
+
+
+def read_block(file: GGUFFile) -> int:
+    """Return the number of tokens that share a key of an indexer. Raises UnsupportedError for too many."""
+    key = f"{file.architecture}.attention.compress_ratios"
+    block = max(map(int, file.get(key, list[int])), default=0)
+    if not 2 <= block <= CHUNK:
+        raise UnsupportedError(f"{file.path}: {key}: {block} is not supported; supported: 2 to {CHUNK}")
+    return block
+
+
+def delayed_table(table: Tensor, delay: int, cache: RecurrentLayer) -> Tensor:
+    """Return for each token the `rope_table` of the token `delay` positions before it."""
+    _, two, pairs = table.shape
+    assert isinstance(two, int)
+    assert isinstance(pairs, int)
+    filter = np.zeros((two * pairs, delay + 1), np.float32)
+    filter[:, 0] = 1
+    flat = table.reshape(two * pairs)
+    earlier = ops.chunked_conv(flat, filter, cache.states[0], cache.rows[0], cache.segments)
+    return earlier.reshape(two, pairs)
+
+
+class BlockIndexer(Module):
+    """An indexer that chooses blocks of tokens, whose keys are the means of the tokens' (Qwen Team 2026).
+
+    `config.count` is the number of chosen tokens. A block's key is rotated as that of its first token, and
+    stored with its last one.
+    """
+
+    def __init__(self, config: IndexerConfig, block: int, size: int, eps: float) -> None:
+        c = self._config = config
+        self._block = block
+        self.q_proj = Linear(size, c.heads * c.head_size)
+        self.k_proj = Linear(size, c.head_size)
+        self.q_norm = RMSNorm(c.head_size, eps)
+        self.k_norm = RMSNorm(c.head_size, eps)
+
+    def __call__(
+        self, x: Tensor, ropes: tuple[Tensor, Tensor], history: SparseHistory, cache: RecurrentLayer
+    ) -> None:
+        """Choose the keys for rows of x (n, size). `ropes` are those of the token and of a block's first."""
+        c, block = self._config, self._block
+        q = ops.rope(self.q_norm(self.q_proj(x).reshape(c.heads, c.head_size)), ropes[0])
+        filter = np.full((c.head_size, block), 1 / block, np.float32)
+        states, rows = cache.states[0], cache.rows[0]
+        mean = ops.chunked_conv(self.k_proj(x), filter, states, rows, cache.segments)
+        k = ops.rope(self.k_norm(mean).reshape(1, c.head_size), ropes[1])
+        history.choose(q, None, k, count=c.count // block, scale=c.head_size**-0.5, block=block)

@@ -111,10 +111,30 @@ struct Attention {
 //   score of a key = sum over heads, ascending, of weights[head] · max(scale · q[head] k, 0)
 //
 // Each product is a score of attention, and the sum starts at 0 with one fma for each head. So a score
-// depends on the token and the key alone. `heads` has q, keys, cells and spans; its other fields are unused.
+// depends on the token and the key alone.
 struct Indexer {
-    Attention heads;
-    const float* weights;  // [token][head]
+    const float* q;        // [token][head][size]
+    const float* weights;  // [token][head], or null for ones
+    KVStorage keys;        // one head
+    const std::int32_t* cells;
+    const Span* spans;  // [token]
+    std::int64_t heads;
+    float scale;
+
+    // Returns the products of one token with the keys in `span` of a list of cells, as scores of attention.
+    [[gnu::always_inline]] Attention of(std::int64_t token, const std::int32_t* list,
+                                        const Span* span) const {
+        Attention job{};
+        job.q = q + token * heads * keys.size;
+        job.keys = job.values = keys;
+        job.value_size = keys.size;
+        job.cells = list;
+        job.spans = span;
+        job.heads = heads;
+        job.scale = scale;
+        job.length = kAttentionChunk;
+        return job;
+    }
 };
 
 constexpr int kMaxElementwiseOperands = 3;
@@ -186,9 +206,9 @@ struct Ops {
                             float* part, std::byte* scratch);
     void (*attention_join)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                            const float* parts, std::byte* scratch);
-    // The scores of one chunk of the keys that a token sees; scores[0] is that of the first key it sees.
-    // Scratch is that of attention for as many rows as heads.
-    void (*index_scores)(const Indexer& job, std::int64_t token, std::int64_t chunk, float* scores,
+    // The scores of one chunk of the keys of one token, which `heads` describes; scores[0] is that of its
+    // first key. `weights` [head] may be null. Scratch is that of attention for as many rows as heads.
+    void (*index_scores)(const Attention& heads, const float* weights, std::int64_t chunk, float* scores,
                          std::byte* scratch);
     // The gated delta rule for the blocks [begin, end) of columns of a key head's heads, along a segment.
     // Rows of keys and decays of its first chunk are stored before this call, and those of later chunks after

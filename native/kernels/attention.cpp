@@ -323,20 +323,19 @@ void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::
     finish(view, all);
 }
 
-void index_scores(const Indexer& job, std::int64_t token, std::int64_t chunk, float* scores,
+void index_scores(const Attention& heads, const float* weights, std::int64_t chunk, float* scores,
                   std::byte* scratch) {
-    const Attention& heads = job.heads;
-    const View view(heads, {static_cast<std::int32_t>(token), 1}, 0);
+    const View view(heads, {0, 1}, 0);
     const Workspace w(heads, view.rows, scratch);
     load_queries(view, w);
     const Range range(view.first_start() + chunk * heads.length, view.begin, view.end, heads.length);
     with_type(heads.keys.type, [&](auto type) { score<type.value>(view, range, w); });
-    const float* weights = job.weights + token * view.rows;
     for (std::int64_t first = range.from / kLanes * kLanes; first < range.to; first += kLanes) {
         F32x16 sum = splat(0.0f);
         for (std::int64_t h = 0; h < view.rows; ++h) {
             const F32x16 product = load_f32(w.weights + h * w.stride + first);
-            sum = fma(splat(weights[h]), max(product, splat(0.0f)), sum);
+            const float weight = weights == nullptr ? 1.0f : weights[h];
+            sum = fma(splat(weight), max(product, splat(0.0f)), sum);
         }
         float lanes[kLanes];
         store_f32(lanes, sum);

@@ -22,7 +22,7 @@ void attention_chunk(const Attention& job, Tile tile, std::int64_t kv_head, std:
                      std::byte* scratch);
 void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                     const float* parts, std::byte* scratch);
-void index_scores(const Indexer& job, std::int64_t token, std::int64_t chunk, float* scores,
+void index_scores(const Attention& heads, const float* weights, std::int64_t chunk, float* scores,
                   std::byte* scratch);
 
 void lora_down(const Lora& pair, const LoraRow* rows, std::int64_t n, const std::byte* next);

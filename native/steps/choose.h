@@ -1,8 +1,10 @@
 // The choice of the cells that attention reads, by the scores of an indexer (ops.h).
 //
-// A token that sees more than `count` keys gets the `count` keys with the highest scores, and of equal scores
-// the lowest positions; a score that is no number counts as minus infinity. Other tokens get every key. The
-// chosen cells are in order of position.
+// Positions are cut into blocks of `block` from position 0 on, and the key of a block is that of its last
+// position; usually a block is one position. A token that sees more than `count` whole blocks gets the
+// `count` blocks with the highest scores, and of equal scores the lowest positions; a score that is no number
+// counts as minus infinity. Other tokens get every block. The positions after the last whole block are always
+// chosen. The chosen cells are in order of position.
 #pragma once
 
 #include <atomic>
@@ -13,13 +15,26 @@
 
 namespace chaski {
 
-// An item is a token. If these are too few for the threads, an item is one chunk of a token's keys, and the
+struct KeyChoice {
+    std::int64_t count;  // of blocks
+    std::int64_t block;
+
+    // The most cells of a token.
+    std::int64_t width() const { return count * block + block - 1; }
+    // The chosen cells of a token that sees `length` of them.
+    std::int64_t chosen(std::int64_t length) const {
+        const std::int64_t blocks = length / block;
+        return (blocks < count ? blocks : count) * block + length % block;
+    }
+};
+
+// An item is a token. If these are too few for the threads, an item is one chunk of a token's blocks, and the
 // thread that finishes the last chunk chooses. The bits are the same.
 class ChooseStep final : public Step {
    public:
     // `longest` is the largest number of entries of a history. `parts` has room for as many floats, or is
     // null if batches are not split.
-    ChooseStep(const Ops& ops, int tokens_dim, int history_dim, const Indexer& job, std::int64_t count,
+    ChooseStep(const Ops& ops, int tokens_dim, int history_dim, const Indexer& job, KeyChoice choice,
                std::int64_t longest, float* parts, int threads, std::int32_t* chosen);
     void prepare(const Sizes& sizes) override;
     std::int64_t items(const Sizes& sizes) const override;
@@ -30,24 +45,32 @@ class ChooseStep final : public Step {
     std::size_t scratch_bytes() const override;
 
    private:
-    std::int64_t seen(std::int64_t token) const {
-        return job_.heads.spans[token].end - job_.heads.spans[token].begin;
-    }
-    // The chunks of a token's keys that need scores.
+    // A thread's scratch memory: that of attention, a list of cells, scores, and a copy of them.
+    struct Room {
+        std::byte* attention;
+        std::int32_t* cells;
+        float* scores;
+        float* copy;
+    };
+    Room room(std::byte* scratch) const;
+    std::int64_t seen(std::int64_t token) const { return job_.spans[token].end - job_.spans[token].begin; }
+    std::int64_t blocks(std::int64_t token) const { return seen(token) / choice_.block; }
+    // The chunks of a token's blocks; 1 if all of them are chosen.
     std::int64_t chunks(std::int64_t token) const;
-    void run_chunk(std::int64_t item, std::byte* scratch) const;
-    // `room` has a float for each key that the token sees.
-    void choose(std::int64_t token, float* scores, float* room) const;
+    void score(std::int64_t token, std::int64_t begin, std::int64_t end, float* scores,
+               const Room& room) const;
+    void run_chunk(std::int64_t item, const Room& room) const;
+    void choose(std::int64_t token, float* scores, float* copy) const;
 
     const Ops& ops_;
     const int tokens_dim_;
     const int history_dim_;
     const Indexer job_;
-    const std::int64_t count_;
+    const KeyChoice choice_;
     const std::int64_t longest_;
     float* parts_;
     const int threads_;
-    std::int32_t* chosen_;  // [token][count]
+    std::int32_t* chosen_;  // [token][width]
     const std::size_t attention_bytes_;
     bool is_split_ = false;
     std::vector<std::int64_t> items_;                         // before each token, and last the total
@@ -58,14 +81,14 @@ class ChooseStep final : public Step {
 // Makes the spans of tokens in the chosen cells, from those in the whole history.
 class ChosenSpansStep final : public SetupStep {
    public:
-    ChosenSpansStep(int tokens_dim, const Span* spans, std::int64_t count, std::int64_t max_tokens,
+    ChosenSpansStep(int tokens_dim, const Span* spans, KeyChoice choice, std::int64_t max_tokens,
                     std::shared_ptr<Tiles> tiles);
     void prepare(const Sizes& sizes) override;
 
    private:
     const int tokens_dim_;
     const Span* spans_;
-    const std::int64_t count_;
+    const KeyChoice choice_;
     std::shared_ptr<Tiles> tiles_;
 };
 

@@ -130,6 +130,38 @@ def test_factors_of_heads_that_are_the_same_in_all_rows_and_sums_of_heads(tmp_pa
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
+def test_ngrams_of_tokens_choose_rows(tmp_path: Path, isa: str) -> None:
+    """Token 3 separates texts; 0 means that there is no token."""
+    sizes, numbers = (5, 7, 97), np.array([[0, 0], [5, 0], [4, 5], [9, 4], [2, 9], [7, 2]], np.float32)
+    arrays = {"table": np.resize(numbers, (11, 2)), "rows": uniform(97 + 8, 6)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        before = ops.embedding(ids, w["table"])
+        hashes = [
+            ops.hash_ngrams(ids, before, (3**30 + 2 * size, 5**20, 7**17)[: 2 + size % 2], size, 8, 3)
+            for size in sizes
+        ]
+        first, second, third = (ops.embedding(each, w["rows"]) for each in hashes)
+        return ops.concat([(first + second + third, 0, 1), (ops.token_numbers(ids), 6, 1)])
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_rooted_dots(tmp_path: Path, isa: str) -> None:
+    arrays = {"table": uniform(11, 3 * 33), "other": uniform(11, 3 * 33)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        a, b = (ops.embedding(ids, w[name]).reshape(3, 33) for name in ("table", "other"))
+        return ops.rooted_dots(a, b, 0.3, 0.5)
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert (found < 0).any()
+    assert (found > 0).any()
+    assert np.abs(found).min() == pytest.approx(0.5**0.5)
+
+
 def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
     arrays = {"table": uniform(11, 3 * 21), "vector": uniform(21)}
 

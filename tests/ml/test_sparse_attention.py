@@ -44,11 +44,12 @@ class Sparse:
         folder: Path,
         backend: str,
         q: F32,
-        weights: F32,
+        weights: F32 | None,
         keys: F32,
         cells: I32,
         *,
         count: int,
+        block: int = 1,
         options: Sequence[Options],
         type: DType = DType.F32,
         values: F32 | None = None,
@@ -56,7 +57,8 @@ class Sparse:
         opened = open_backend(backend, *options)
         (tokens, heads, size), stored = q.shape, len(keys)
         values = np.eye(stored, dtype=np.float32) if values is None else values
-        arrays = {"q": q.reshape(tokens, -1), "weights": weights, "keys": keys, "values": values}
+        arrays = {"q": q.reshape(tokens, -1), "keys": keys, "values": values}
+        arrays |= {} if weights is None else {"weights": weights}
         arrays["seen"] = np.zeros((stored, 32), np.float32) if values.shape[1] == stored else keys[:, :32]
         held = bound(opened, folder, {name: np.ascontiguousarray(array) for name, array in arrays.items()})
         buffers = {
@@ -76,8 +78,10 @@ class Sparse:
             for name, buffer in buffers.items()
         )
         queries = ops.embedding(rows, held["q"]).reshape(heads, size)
-        factors = ops.embedding(rows, held["weights"])
-        chosen = ops.choose_cells(queries, factors, index, Mask(history, spans), count, 0.5)
+        factors = None if weights is None else ops.embedding(rows, held["weights"])
+        chosen = ops.choose_cells(
+            queries, factors, index, Mask(history, spans), count=count, scale=0.5, block=block
+        )
         asked = ops.slice(queries, 0, 32)
         y = ops.attention(asked, seen, read, chosen, 1.0)
         graph.output("y", y.reshape(heads * values.shape[1]))
@@ -103,10 +107,13 @@ def normal(*shape: int, seed: int) -> F32:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def best(q: F32, weights: F32, keys: F32, count: int) -> list[int]:
-    """Return the positions of the highest scores, of equal ones the first."""
-    scores = weights @ np.maximum(q @ keys.T * 0.5, 0)
-    return sorted(sorted(range(len(keys)), key=lambda place: (-scores[place], place))[:count])
+def best(q: F32, weights: F32, keys: F32, count: int, block: int = 1) -> list[int]:
+    """Return the positions of the blocks with the highest scores, of equal ones the first, and the rest."""
+    blocks = len(keys) // block
+    scores = weights @ np.maximum(q @ keys[block - 1 : blocks * block : block].T * 0.5, 0)
+    chosen = sorted(range(blocks), key=lambda place: (-scores[place], place))[:count]
+    rest = range(blocks * block, len(keys))
+    return [*(place * block + i for place in sorted(chosen) for i in range(block)), *rest]
 
 
 @pytest.mark.parametrize(("backend", "options"), IMPLEMENTATIONS)
@@ -129,6 +136,22 @@ def test_the_highest_scores_are_chosen_and_of_equal_ones_the_lowest_positions(
 
 
 @pytest.mark.parametrize(("backend", "options"), IMPLEMENTATIONS)
+def test_blocks_are_chosen_by_the_key_of_their_last_position(
+    tmp_path: Path, backend: str, options: Sequence[Options]
+) -> None:
+    stored, block = 67, 4
+    q, weights, keys = whole(1, 4, 32, seed=1), np.ones((1, 4), np.float32), whole(stored, 32, seed=3)
+    cells = np.random.default_rng(4).permutation(stored).astype(np.int32)
+    sparse = Sparse(tmp_path, backend, q, None, keys, cells, count=5, block=block, options=options)
+    for length in (stored, 64, 23, 20, 3):
+        found = sparse.attend([0], [(0, length, 0)])[0]
+        chosen = best(q[0], weights[0], keys[:length], 5, block)
+        for head in found:
+            assert np.flatnonzero(head).tolist() == chosen
+            np.testing.assert_allclose(head[chosen], 1 / len(chosen), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("backend", "options"), IMPLEMENTATIONS)
 def test_a_score_that_is_no_number_is_chosen_last(
     tmp_path: Path, backend: str, options: Sequence[Options]
 ) -> None:
@@ -144,8 +167,9 @@ def test_a_score_that_is_no_number_is_chosen_last(
 
 @pytest.mark.parametrize("isa", _native.isa_names())
 @pytest.mark.parametrize("type", [DType.F32, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0])
+@pytest.mark.parametrize(("count", "block"), [(COUNT, 1), (11, 2)])
 def test_the_bits_do_not_depend_on_threads_other_tokens_and_cells(
-    tmp_path: Path, isa: str, type: DType
+    tmp_path: Path, isa: str, type: DType, count: int, block: int
 ) -> None:
     """One token of many threads is split into chunks, and many tokens are not."""
     tokens, stored = 40, 700
@@ -158,7 +182,8 @@ def test_the_bits_do_not_depend_on_threads_other_tokens_and_cells(
         options = [CPUOptions(threads=threads, isa=isa)]
         sparse = Sparse(
             *(tmp_path, "cpu", q, weights, keys, cells),
-            count=COUNT,
+            count=count,
+            block=block,
             options=options,
             type=type,
             values=values,
@@ -182,4 +207,4 @@ def test_a_mask_in_another_form_is_refused() -> None:
     keys = graph.input("keys", (8, 1, 32), DType.F32)
     mask = DenseMask(graph.input("mask", (rows, 8), DType.F32))
     with pytest.raises(UnsupportedError, match="sparse attention: load the model with another backend"):
-        ops.choose_cells(q, graph.input("weights", (rows, 2), DType.F32), keys, mask, 4, 1.0)
+        ops.choose_cells(q, graph.input("weights", (rows, 2), DType.F32), keys, mask, count=4, scale=1.0)

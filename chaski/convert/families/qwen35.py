@@ -25,7 +25,7 @@ def metadata(config: Config) -> Metadata:
     return qwen3next.metadata(config) | {"rope.dimension_sections": [*sections, 0, 0, 0, 0][:4]}
 
 
-def _inputs(config: Config, layer: int) -> Iterator[Planned]:
+def inputs(config: Config, layer: int) -> Iterator[Planned]:
     keys, ratio, key_width, width = qwen3next.sizes(config)
     hidden, size = config.get("hidden_size", int), width // (keys * ratio)
     block, source, rows = f"blk.{layer}.", f"layers.{layer}.linear_attn.in_proj_", 2 * key_width
@@ -52,7 +52,7 @@ def _inputs(config: Config, layer: int) -> Iterator[Planned]:
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
-    return qwen3next.tensors_with(_inputs, config, names)
+    return qwen3next.tensors_with(inputs, config, names)
 
 
 FAMILY = Family("qwen35", metadata, tensors, UNUSED, qwen3vl.VISION, observed=qwen3next.observed)

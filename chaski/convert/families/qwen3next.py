@@ -21,6 +21,7 @@ from chaski.convert.tensors import Arrange, Concatenated, Mapped, Planned, as_it
 from chaski.errors import ModelError
 
 LINEAR = "linear_attention"
+_ATTENDING = ("full_attention", "indexed_attention")
 _MTP = re.compile(r"mtp\.layers\.(\d+)\..*")
 _NEXTN = {
     "fc": "eh_proj",
@@ -55,7 +56,7 @@ def metadata(config: Config) -> Metadata:
         "ssm.inner_size": sizes(config)[3],
     }
     if "layer_types" in config:
-        entries["attention.recurrent_layers"] = [*_is_linear(config), *[False] * extra]
+        entries["attention.recurrent_layers"] = [*linear_layers(config), *[False] * extra]
     if extra:
         entries["nextn_predict_layers"] = extra
     if "num_experts" in config:
@@ -68,14 +69,14 @@ def metadata(config: Config) -> Metadata:
     return entries
 
 
-def _is_linear(config: Config) -> list[bool]:
+def linear_layers(config: Config) -> list[bool]:
     """Return for each layer whether it is a gated delta net."""
     layers = config.count("num_hidden_layers")
     if "layer_types" not in config:
         interval = config.count("full_attention_interval", 4)
         return [bool(layer % interval) for layer in range(1, layers + 1)]
     kinds = config.list("layer_types", str)
-    if len(kinds) != layers or not {*kinds} <= {LINEAR, "full_attention"}:
+    if len(kinds) != layers or not {*kinds} <= {LINEAR, *_ATTENDING}:
         raise ModelError(
             f"{config.path}: 'layer_types' must be {LINEAR} or full_attention for each of {layers} layers"
         )
@@ -193,7 +194,7 @@ def tensors_with(
         norm(config, "post_attention_norm", "post_attention_layernorm", shift=1.0),
         *feed_forward_rows(config),
     ]
-    for layer, is_linear in enumerate(_is_linear(config)):
+    for layer, is_linear in enumerate(linear_layers(config)):
         yield from in_layer(layer, shared if is_linear else [*shared, *gated_attention(config)])
         yield from inputs(config, layer) if is_linear else ()
         yield from experts(config, layer, names)

@@ -51,7 +51,7 @@ class Lowering:
     `dims`: each run-time dimension with its maximum. `is_plain`: whether attention takes its plain form.
     `rounding`: which values products read as int8. `sums`: the products that are fused with a sum, each with
     that sum. `adapted`: the products that adapters change. `tiles`: the numbers of the steps that group
-    tokens for attention, by mask, query heads per key head, and chosen cells of a token (0: all).
+    tokens for attention, by mask, query heads per key head, and what an indexer chooses.
     `adapter_rows`: the numbers of the steps that sort rows by adapter, by the lists of adapters.
     """
 
@@ -68,7 +68,7 @@ class Lowering:
         self.rounding = Rounding(graph, _type_of)
         self.sums = sums_of_products(graph, self._uses, _WITH_RESIDUAL)
         self.adapted = {node.operands[0] for node in graph.nodes if node.op == "adapt"}
-        self.tiles: dict[tuple[Tensor, int, int], int] = {}
+        self.tiles: dict[tuple[Tensor, int] | tuple[Tensor, int, int, int], int] = {}
         self.adapter_rows: dict[Tensor, int] = {}
         self._buffers: dict[Tensor, Buffer] = {}
         self._quantized: dict[Tensor, Buffer] = {}

@@ -14,6 +14,7 @@ from chaski.ml.nn.layers import (
     PatchEmbedding,
     PlainLayerNorm,
     RMSNorm,
+    StreamNorm,
     SwiGLU,
     TransposedLinear,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "SandwichLayer",
     "SharedExpert",
     "SharedHistory",
+    "StreamNorm",
     "SwiGLU",
     "TransposedLinear",
     "attend",

@@ -115,6 +115,19 @@ class PlainLayerNorm(LayerNorm):
         self.weight = Weight((size,), constant=1.0)
 
 
+class StreamNorm(Module):
+    """A root-mean-square norm of each of `count` parts of x (n, count · size), with separate weights."""
+
+    def __init__(self, count: int, size: int, eps: float) -> None:
+        self.weight = Weight((count * size,))
+        self._shape, self._eps = (count, size), eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        count, size = self._shape
+        parts = ops.rms_norm(x.reshape(count, size), None, self._eps)
+        return ops.multiply_vector(parts.reshape(count * size), self.weight)
+
+
 class HeadNorms(Module):
     """A layer norm of each head of x (n, heads · size), with separate weights: (heads, size) in files."""
 

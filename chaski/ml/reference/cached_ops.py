@@ -174,18 +174,30 @@ def attention_by_distance(
 
 
 def choose_cells(
-    q: F32, weights: F32, keys: Storage, cells: I32, spans: I32, *, scale: float, count: int
+    q: F32,
+    keys: Storage,
+    cells: I32,
+    spans: I32,
+    weights: F32 | None = None,
+    *,
+    scale: float,
+    count: int,
+    block: int,
 ) -> I32:
-    chosen = np.zeros((len(q), count), np.int32)
-    for row, token, factors, (begin, end, _) in zip(chosen, q, weights, spans, strict=True):
+    weights = np.ones(q.shape[:2], np.float32) if weights is None else weights
+    chosen = np.zeros((len(q), count * block + block - 1), np.int32)
+    for row, token, factors, (begin, end, first) in zip(chosen, q, weights, spans, strict=True):
+        assert first % block == 0, "a span begins inside of a block"
         seen = cells[begin:end]
-        products = np.maximum(token @ keys.rows[seen, 0].T * np.float32(scale), 0)
-        scores = np.zeros(len(seen), np.float32)
+        whole = len(seen) // block * block
+        products = np.maximum(token @ keys.rows[seen[block - 1 : whole : block], 0].T * np.float32(scale), 0)
+        scores = np.zeros(whole // block, np.float32)
         for factor, product in zip(factors, products, strict=True):
             scores += factor * product
         scores[np.isnan(scores)] = -np.inf
         best = np.sort(np.argsort(-scores, kind="stable")[:count])
-        row[: len(best)] = seen[best]
+        found = np.concatenate([seen[:whole].reshape(-1, block)[best].ravel(), seen[whole:]])
+        row[: len(found)] = found
     return chosen
 
 
@@ -199,8 +211,12 @@ def chosen_attention(
     *,
     scale: float,
     softcap: float,
+    count: int,
+    block: int,
 ) -> F32:
-    seen = [row[: end - begin] for row, (begin, end, _) in zip(cells, spans, strict=True)]
+    lengths = [end - begin for begin, end, _ in spans]
+    counts = [min(count, length // block) * block + length % block for length in lengths]
+    seen = [row[:number] for row, number in zip(cells, counts, strict=True)]
     hidden = [np.zeros(len(listed), np.float32) for listed in seen]
     return _attend(q, keys, values, seen, hidden, sinks, scale, softcap)
 

@@ -57,6 +57,28 @@ def embedding(ids: I32, table: F32) -> F32:
     return table[ids]
 
 
+def token_numbers(tokens: I32) -> F32:
+    return (tokens + 1).astype(np.float32)[:, None]
+
+
+def hash_ngrams(
+    tokens: I32, before: F32, *, multipliers: Sequence[int], size: int, offset: int, separator: int
+) -> I32:
+    mixed = tokens.astype(np.uint64) * np.uint64(multipliers[0])
+    is_near = np.ones(len(tokens), bool)
+    for numbers, multiplier in zip(before.T, multipliers[1:], strict=False):
+        earlier = numbers.astype(np.int64) - 1
+        is_near &= (earlier >= 0) & (earlier != separator)
+        mixed ^= np.where(is_near, earlier, separator).astype(np.uint64) * np.uint64(multiplier)
+    return (np.uint64(offset) + mixed % np.uint64(size)).astype(np.int32)
+
+
+def rooted_dots(a: F32, b: F32, *, factor: float, least: float) -> F32:
+    sums = (a * b).sum(axis=-1) * np.float32(factor)
+    y: F32 = np.sign(sums) * np.sqrt(np.maximum(np.abs(sums), np.float32(least)))
+    return y
+
+
 def rows(x: F32, indices: I32) -> F32:
     return x[indices]
 
@@ -171,6 +193,9 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         concat,
         top_k,
         rows,
+        token_numbers,
+        hash_ngrams,
+        rooted_dots,
         rms_norm,
         layer_norm,
         rms,

@@ -31,7 +31,7 @@ class Model(deepseek32.Model):
         layers = range(self.config.num_layers)
         key = "glm-dsa.attention.indexer.types"
         if key in file.metadata:
-            return [bool(own) for own in file.get(key, list[bool])[: len(layers)]]
+            return list(map(bool, file.get(key, list[bool])))[: len(layers)]
         is_sparse = self.config.context_length >= _LONG
         return [not is_sparse or layer < 2 or layer % 4 == 2 for layer in layers]
 

@@ -126,12 +126,15 @@ class Model(Decoder):
                 "layer is left"
             )
         self._is_linear = tuple(is_recurrent(file, config.num_layers, interval=4)[:layers])
-        self.blk = [Layer(config, self._attn(file, index), self.ffn(file)) for index in range(layers)]
+        self.blk = [self.layer(file, index) for index in range(layers)]
         self.unused = tuple(f"blk.{index}." for index in range(layers, config.num_layers))
         tensors = NextnTensors.read(file, layers, config)
         if tensors is not None:
             self.blk.append(Head(config, self.ffn(file), tensors))
             self.unused = self.unused[1:]
+
+    def layer(self, file: GGUFFile, index: int) -> Layer:
+        return Layer(self.config, self._attn(file, index), self.ffn(file))
 
     @property
     def hidden_size(self) -> int:

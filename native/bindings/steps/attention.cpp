@@ -62,39 +62,46 @@ int add_tiles(PlanBuilder& plan, int tokens, int history, std::size_t spans, std
     return plan.num_tiles() - 1;
 }
 
-// The same for the cells that an indexer chose, [token][count].
-int add_chosen_tiles(PlanBuilder& plan, int tokens, std::size_t spans, std::int64_t count, std::int64_t group,
-                     bool is_plain) {
-    require(group > 0 && count > 0, "chosen_tiles: no query heads, or no keys");
+KeyChoice choice_of(std::int64_t count, std::int64_t block) {
+    require(count > 0 && block > 0, "choose_cells: no keys are to be chosen");
+    return {count, block};
+}
+
+// The same for the cells that an indexer chose, [token][width of the choice].
+int add_chosen_tiles(PlanBuilder& plan, int tokens, std::size_t spans, std::int64_t count, std::int64_t block,
+                     std::int64_t group, bool is_plain) {
+    require(group > 0, "chosen_tiles: no query heads");
+    const KeyChoice choice = choice_of(count, block);
     const std::int64_t most = plan.maximum(tokens);
     const std::shared_ptr<Tiles> tiles = plan.new_tiles();
     plan.add(
-        std::make_unique<ChosenSpansStep>(tokens, plan.rows<Span>(spans, tokens, 1), count, most, tiles));
-    plan.add(std::make_unique<TileStep>(tokens, tokens, count, tiles->chosen.data(), most,
+        std::make_unique<ChosenSpansStep>(tokens, plan.rows<Span>(spans, tokens, 1), choice, most, tiles));
+    plan.add(std::make_unique<TileStep>(tokens, tokens, choice.width(), tiles->chosen.data(), most,
                                         tokens_per_tile(group, is_plain), tiles));
     return plan.num_tiles() - 1;
 }
 
 // `parts` has a float for each entry of the longest history; without them a batch is never split.
 void add_choose_cells(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale,
-                      std::int64_t count, std::size_t q, std::size_t weights, const OwnedStorage& keys,
-                      std::size_t cells, std::size_t spans, Optional parts, std::size_t y) {
+                      std::int64_t count, std::int64_t block, std::size_t q, Optional weights,
+                      const OwnedStorage& keys, std::size_t cells, std::size_t spans, Optional parts,
+                      std::size_t y) {
     const KVStorage& k = plan.held(keys);
-    require(heads > 0 && k.heads == 1 && k.in_panels && count > 0,
+    require(heads > 0 && k.heads == 1 && k.in_panels,
             "choose_cells: an indexer has query heads and one key head, whose keys lie in panels");
-    Attention job{};
-    job.q = plan.floats(q, dim, heads * k.size);
-    job.keys = job.values = k;
-    job.cells = plan.indices(cells, history);
-    job.spans = plan.rows<Span>(spans, dim, 1);
-    job.heads = heads;
-    job.scale = scale;
-    job.length = kAttentionChunk;
+    const KeyChoice choice = choice_of(count, block);
+    const Indexer job{plan.floats(q, dim, heads * k.size),
+                      plan.optional_floats(weights, dim, heads),
+                      k,
+                      plan.indices(cells, history),
+                      plan.rows<Span>(spans, dim, 1),
+                      heads,
+                      scale};
     const std::int64_t longest = plan.maximum(history);
     float* space = parts ? plan.plan().buffer<float>(*parts, longest) : nullptr;
-    plan.add(std::make_unique<ChooseStep>(
-        plan.ops(), dim, history, Indexer{job, plan.floats(weights, dim, heads)}, count, longest, space,
-        plan.plan().threads(), plan.rows<std::int32_t>(y, dim, count)));
+    plan.add(std::make_unique<ChooseStep>(plan.ops(), dim, history, job, choice, longest, space,
+                                          plan.plan().threads(),
+                                          plan.rows<std::int32_t>(y, dim, choice.width())));
 }
 
 // `history` is the length of the longest list of cells. `distances` is [head][2 · reach + 1], or empty; if it
@@ -185,9 +192,10 @@ void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("attention", &add_attention, "dim"_a, "history"_a, "heads"_a, "value_size"_a, "scale"_a, "cap"_a,
              "is_plain"_a, "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(),
              "sinks"_a, "distances"_a, "positions"_a, "parts"_a, "y"_a)
-        .def("chosen_tiles", &add_chosen_tiles, "tokens"_a, "spans"_a, "count"_a, "group"_a, "is_plain"_a)
-        .def("choose_cells", &add_choose_cells, "dim"_a, "history"_a, "heads"_a, "scale"_a, "count"_a, "q"_a,
-             "weights"_a, "keys"_a, "cells"_a, "spans"_a, "parts"_a, "y"_a)
+        .def("chosen_tiles", &add_chosen_tiles, "tokens"_a, "spans"_a, "count"_a, "block"_a, "group"_a,
+             "is_plain"_a)
+        .def("choose_cells", &add_choose_cells, "dim"_a, "history"_a, "heads"_a, "scale"_a, "count"_a,
+             "block"_a, "q"_a, "weights"_a, "keys"_a, "cells"_a, "spans"_a, "parts"_a, "y"_a)
         .def("chosen_attention", &add_chosen_attention, "dim"_a, "longest"_a, "heads"_a, "value_size"_a,
              "scale"_a, "cap"_a, "is_plain"_a, "q"_a, "keys"_a, "values"_a, "chosen"_a, "count"_a, "tiles"_a,
              "weights"_a.none(), "sinks"_a, "parts"_a, "y"_a);

@@ -1,7 +1,10 @@
 #include "../../steps/rows.h"
 
+#include <nanobind/stl/vector.h>
+
 #include "../../steps/checks.h"
 #include "../../steps/matmul.h"
+#include "../../steps/ngrams.h"
 #include "../../steps/top_k.h"
 #include "steps.h"
 
@@ -81,6 +84,28 @@ void add_top_k(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t max_
         plan.floats(maxima, dim, Blocks(width).lanes()), plan.floats(y, dim, 2 * max_k)));
 }
 
+void add_token_numbers(PlanBuilder& plan, int dim, std::size_t tokens, std::size_t y) {
+    plan.add(token_numbers(dim, plan.indices(tokens, dim), plan.floats(y, dim, 1)));
+}
+
+void add_hash_ngrams(PlanBuilder& plan, int dim, std::vector<std::uint64_t> multipliers, std::uint64_t size,
+                     std::uint64_t offset, std::int32_t separator, std::int64_t width, std::size_t tokens,
+                     std::size_t before, std::size_t y) {
+    const auto count = static_cast<std::int64_t>(multipliers.size());
+    require(1 < count && count <= width + 1 && size > 0 && offset + size <= INT32_MAX,
+            "hash_ngrams: no tokens before, or too many rows");
+    NgramHash hash{std::move(multipliers), size, offset, separator};
+    plan.add(hash_ngrams(dim, std::move(hash), width, plan.indices(tokens, dim),
+                         plan.floats(before, dim, width), plan.rows<std::int32_t>(y, dim, 1)));
+}
+
+void add_rooted_dots(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t size, float factor,
+                     float least, std::size_t a, std::size_t b, std::size_t y) {
+    require(heads > 0 && size > 0, "rooted_dots: no elements");
+    plan.add(rooted_dots(dim, heads, size, factor, least, plan.floats(a, dim, heads * size),
+                         plan.floats(b, dim, heads * size), plan.floats(y, dim, heads)));
+}
+
 }  // namespace
 
 void bind_rows(nb::module_& m, nb::class_<PlanBuilder>& plan) {
@@ -95,6 +120,11 @@ void bind_rows(nb::module_& m, nb::class_<PlanBuilder>& plan) {
              "y"_a)
         .def("average_rows", &add_average_rows, "dim"_a, "source_dim"_a, "width"_a, "count"_a, "x"_a, "y"_a)
         .def("lane_maxima", &add_lane_maxima, "dim"_a, "width"_a, "x"_a, "counts"_a, "maxima"_a)
+        .def("token_numbers", &add_token_numbers, "dim"_a, "tokens"_a, "y"_a)
+        .def("hash_ngrams", &add_hash_ngrams, "dim"_a, "multipliers"_a, "size"_a, "offset"_a, "separator"_a,
+             "width"_a, "tokens"_a, "before"_a, "y"_a)
+        .def("rooted_dots", &add_rooted_dots, "dim"_a, "heads"_a, "size"_a, "factor"_a, "least"_a, "a"_a,
+             "b"_a, "y"_a)
         .def("top_k", &add_top_k, "dim"_a, "width"_a, "max_k"_a, "x"_a, "counts"_a, "maxima"_a, "y"_a);
 }
 

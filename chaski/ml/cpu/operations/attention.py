@@ -121,7 +121,13 @@ def attention_by_distance(lowering: Lowering, node: Tensor, *operands: Tensor) -
 
 
 def choose_cells(
-    lowering: Lowering, node: Tensor, q: Tensor, weights: Tensor, keys: Tensor, cells: Tensor, spans: Tensor
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    weights: Tensor | None = None,
 ) -> None:
     store = keys.operands[-1]
     assert isinstance(store, KVBuffer)
@@ -151,11 +157,11 @@ def chosen_attention(
     key_store, value_store = keys.operands[-1], values.operands[-1]
     assert isinstance(key_store, KVBuffer)
     assert isinstance(value_store, KVBuffer)
-    (_, heads, value_size), (_, count) = node.shape, cells.shape
+    (_, heads, value_size), (_, width) = node.shape, cells.shape
     assert isinstance(heads, int)
     assert isinstance(value_size, int)
-    assert isinstance(count, int)
-    longest = count if lowering.is_plain else count * _SPLIT * lowering.threads
+    assert isinstance(width, int)
+    longest = width if lowering.is_plain else width * _SPLIT * lowering.threads
     lowering.call(
         "chosen_attention",
         {"q": q, "keys": key_store, "values": value_store, "chosen": cells},
@@ -165,13 +171,13 @@ def chosen_attention(
         },
         dim=lowering.dim(q),
         longest=longest,
-        count=count,
+        count=width,
         heads=heads,
         value_size=value_size,
         scale=node.attributes["scale"],
         cap=node.attributes["softcap"],
         is_plain=lowering.is_plain,
-        tiles=_chosen_tiles(lowering, q, cells, spans, heads // key_store.heads),
+        tiles=_chosen_tiles(lowering, node, q, spans, heads // key_store.heads),
         weights=lowering.weights,
         sinks=offset(sinks),
     )
@@ -194,8 +200,8 @@ def _attention_parts(
 
 def _tiles_of(lowering: Lowering, q: Tensor, cells: Tensor, spans: Tensor, group: int) -> int:
     """Return the number of the step that groups tokens; all layers with this mask and group share it."""
-    if (spans, group, 0) not in lowering.tiles:
-        lowering.tiles[spans, group, 0] = len(lowering.tiles)
+    if (spans, group) not in lowering.tiles:
+        lowering.tiles[spans, group] = len(lowering.tiles)
         lowering.setup(
             "tiles",
             tokens=lowering.dim(q),
@@ -204,21 +210,21 @@ def _tiles_of(lowering: Lowering, q: Tensor, cells: Tensor, spans: Tensor, group
             group=group,
             is_plain=lowering.is_plain,
         )
-    return lowering.tiles[spans, group, 0]
+    return lowering.tiles[spans, group]
 
 
-def _chosen_tiles(lowering: Lowering, q: Tensor, cells: Tensor, spans: Tensor, group: int) -> int:
+def _chosen_tiles(lowering: Lowering, node: Tensor, q: Tensor, spans: Tensor, group: int) -> int:
     """Return the number of the same for cells that an indexer chose."""
-    count = cells.shape[1]
-    assert isinstance(count, int)
-    if (spans, group, count) not in lowering.tiles:
-        lowering.tiles[spans, group, count] = len(lowering.tiles)
+    choice = {name: node.attributes[name] for name in ("count", "block")}
+    key = (spans, group, *choice.values())
+    if key not in lowering.tiles:
+        lowering.tiles[key] = len(lowering.tiles)
         lowering.setup(
             "chosen_tiles",
             tokens=lowering.dim(q),
             spans=lowering.buffer(spans),
-            count=count,
             group=group,
             is_plain=lowering.is_plain,
+            **choice,
         )
-    return lowering.tiles[spans, group, count]
+    return lowering.tiles[key]

@@ -6,7 +6,20 @@ from chaski import _native
 from chaski.ml.cpu.lowering import Buffer, Lowering
 from chaski.ml.graph import Dim, Tensor, Weight, width
 
-__all__ = ["concat", "embedding", "group_rows", "input", "reshape", "rows", "scatter", "slice", "top_k"]
+__all__ = [
+    "concat",
+    "embedding",
+    "group_rows",
+    "hash_ngrams",
+    "input",
+    "reshape",
+    "rooted_dots",
+    "rows",
+    "scatter",
+    "slice",
+    "token_numbers",
+    "top_k",
+]
 
 
 def input(lowering: Lowering, node: Tensor) -> None:
@@ -18,8 +31,22 @@ def reshape(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 
 
 def embedding(lowering: Lowering, node: Tensor, ids: Tensor, table: Weight) -> None:
-    lowering.check(ids, table.shape[0])
+    if ids.op == "input":
+        lowering.check(ids, table.shape[0])
     lowering.compute(node, {"ids": ids}, table=table.handle)
+
+
+def token_numbers(lowering: Lowering, node: Tensor, tokens: Tensor) -> None:
+    lowering.compute(node, {"tokens": tokens})
+
+
+def hash_ngrams(lowering: Lowering, node: Tensor, tokens: Tensor, before: Tensor) -> None:
+    lowering.compute(node, {"tokens": tokens, "before": before}, width=width(before), **node.attributes)
+
+
+def rooted_dots(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
+    (_, heads, size) = a.shape
+    lowering.compute(node, {"a": a, "b": b}, heads=heads, size=size, **node.attributes)
 
 
 def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:

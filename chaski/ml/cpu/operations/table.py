@@ -23,7 +23,7 @@ _NAMED: tuple[Callable[..., None], ...] = (
     *(recurrent.short_conv, recurrent.chunked_conv, recurrent.gated_delta),
     *(recurrent.ssd, recurrent.selective_scan, recurrent.generalized_delta),
     *(rows.input, rows.reshape, rows.embedding, rows.rows, rows.slice, rows.concat, rows.scatter),
-    rows.top_k,
+    *(rows.top_k, rows.token_numbers, rows.hash_ngrams, rows.rooted_dots),
 )
 """The functions that have the names of their operations."""
 
