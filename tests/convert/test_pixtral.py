@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 import chaski
 from chaski.convert.convert import convert
 from chaski.convert.families.clip import STD
-from chaski.errors import ModelError
+from chaski.errors import ChaskiError, ModelError
 from chaski.formats.dequantize import dequantize
 from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import as_float32
 from chaski.formats.safetensors import open_checkpoint
 from tests.convert.checkpoints import DATA, write_safetensors
 from tests.convert.test_vision_encoders import values
+from tests.families import expected, random_tensor
 from tests.image.pictures import png
 
 SIZE, HIDDEN, TEXT, HEADS = 32, 48, 32, 2
@@ -123,3 +124,27 @@ def test_a_tokenizer_without_the_break(tmp_path: Path) -> None:
     shutil.copy(DATA / "mistral3" / "tokenizer.json", folder / "tokenizer.json")
     with pytest.raises(ModelError, match=r"no token \[IMG_BREAK\], which separates rows"):
         convert(folder, tmp_path / "text.gguf", "F32", projector=tmp_path / "projector.gguf")
+
+
+def test_mistral_small_4_has_the_name_of_mistral_3(tmp_path: Path) -> None:
+    """The type of the text model distinguishes them."""
+    folder = checkpoint(tmp_path / "in")
+    known = expected("mistral4/deep")
+    config = json.loads((folder / "config.json").read_text())
+    text = known["config"] | {"model_type": "mistral4", "vocab_size": 304}
+    (folder / "config.json").write_text(json.dumps(config | {"text_config": text}))
+    tensors: dict[str, Any] = {
+        "model.language_model." + name.removeprefix("model."): ("F32", random_tensor(name, tuple(shape), 0))
+        for name, shape in known["tensors"].items()
+    }
+    tensors |= {name: ("F32", each) for name, each in vision_tensors().items()}
+    write_safetensors(folder / "model.safetensors", tensors)
+    whole, alone, projector = (tmp_path / f"{name}.gguf" for name in ("whole", "text", "projector"))
+    convert(folder, whole, "F32")
+    convert(folder, alone, "F32", projector=projector)
+    with open_gguf(whole) as file:
+        assert file.architecture == "mistral4"
+        assert file.get("mistral4.vision.block_count", int) == 2
+    np.testing.assert_allclose(see(alone, projector), see(whole), rtol=0, atol=2e-3)
+    with chaski.load(alone, context=64, kv_type="f32") as model, pytest.raises(ChaskiError, match="image"):
+        model.logits("a [img-0] b", [png(13, 21)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.families import deepseek2
@@ -9,6 +11,8 @@ from chaski.convert.families.pixtral import VISION
 from chaski.convert.family import VISION_TENSORS
 from chaski.convert.latent import split_heads
 from chaski.convert.metadata import Metadata, rope
+
+_ENCODER = replace(VISION, names={})  # Ollama has no names for this architecture
 
 
 def metadata(config: Config) -> Metadata:
@@ -30,5 +34,5 @@ def special(config: Config) -> Specials:
     }
 
 
-FAMILY = derived_family("mistral4", metadata, special, unused=VISION_TENSORS, vision=VISION)
+FAMILY = derived_family("mistral4", metadata, special, unused=VISION_TENSORS, vision=_ENCODER)
 CHECKPOINTS = ("Mistral4ForCausalLM",)
