@@ -16,6 +16,7 @@ from chaski.kvcache.kinds import (
     StateShape,
     delayed_rows,
     gated_delta,
+    linear_attention,
     matrix_states,
     previous_row,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "cache_memory",
     "delayed_rows",
     "gated_delta",
+    "linear_attention",
     "matrix_states",
     "previous_row",
 ]

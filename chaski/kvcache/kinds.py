@@ -26,6 +26,7 @@ __all__ = [
     "StateShape",
     "delayed_rows",
     "gated_delta",
+    "linear_attention",
     "previous_row",
 ]
 
@@ -167,14 +168,29 @@ def gated_delta(
     """
     if channels is None:
         channels = 2 * key_heads * key_size + value_heads * value_size
+    rule = linear_attention(
+        key_heads=key_heads, value_heads=value_heads, key_size=key_size, value_size=value_size
+    )
+    states = (StateShape(taps - 1, channels), *rule.states)
+    return Recurrent(states, checkpoints, CHUNK, RING, (StateShape(RING, channels), *rule.tokens))
+
+
+def linear_attention(
+    *,
+    key_heads: int,
+    value_heads: int,
+    key_size: int,
+    value_size: int,
+    checkpoints: Checkpoints = _FEW,
+) -> Recurrent:
+    """Return the kind of `ops.gated_delta` or `ops.ssd` without a convolution."""
     columns = padded_columns(value_size)
     return Recurrent(
-        (StateShape(taps - 1, channels), StateShape(value_heads, key_size * columns)),
+        (StateShape(value_heads, key_size * columns),),
         checkpoints,
         CHUNK,
         RING,
         (
-            StateShape(RING, channels),
             StateShape(key_heads, RING * key_size),
             StateShape(value_heads, RING * columns),
             StateShape(value_heads, RING),
