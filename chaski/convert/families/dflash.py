@@ -1,5 +1,7 @@
 """DFlash drafts (Chen et al. 2026, arXiv 2602.06036), as z-lab publishes them: layers of Qwen 3 and a fusion.
 
+DSpark drafts have a Markov head and may have a confidence in addition.
+
 They read hidden states of their target, which is given in addition: its tokenizer is theirs, and embeddings
 and output layer are its own where the checkpoint has none.
 """
@@ -7,6 +9,7 @@ and output layer are its own where the checkpoint has none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
+from typing import Any
 
 from chaski.convert.config import Config
 from chaski.convert.families.qwen3 import normed_attention
@@ -38,14 +41,28 @@ def metadata(config: Config) -> Metadata:
     causal = config.get("is_causal", bool, own.get("causal", bool, None))
     if causal is not None:
         entries["attention.causal"] = causal
+    if _is_dspark(config):
+        config.expect("markov_head_type", "vanilla")
+        config.expect("confidence_head_with_markov", True)
+        config.expect("draft_vocab_size", config.get("vocab_size", int))
+        entries["sample_from_anchor"] = config.get("sample_from_anchor", bool, True)
+        entries["has_confidence_head"] = config.get("has_confidence_head", bool, False)
     if "mrope_section" in _rope_of_target(config).values:
         entries["rope.dimension_sections"] = [head_size(config) // 2, 0, 0, 0]
     return entries | _windows(config)
 
 
+def _is_dspark(config: Config) -> bool:
+    return "Qwen3DSparkModel" in config.list("architectures", str)
+
+
+def _observed(names: Set[str]) -> Mapping[str, Any]:
+    return {"has_confidence_head": "confidence_head.proj.weight" in names}
+
+
 def _layers(config: Config) -> list[int]:
     """Return the layers of the target whose outputs are read."""
-    layers = config.part("dflash_config").list("target_layer_ids", int)
+    layers = config.part("dflash_config").over(config).list("target_layer_ids", int)
     if not layers or any(type(layer) is not int for layer in layers):
         raise ModelError(f"{config.path}: 'target_layer_ids' of 'dflash_config' is {layers!r:.80}, no layers")
     return layers
@@ -71,20 +88,41 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     hidden, vocab_size = config.get("hidden_size", int), config.get("vocab_size", int)
     if "embed_tokens.weight" in names and config.get("has_embed_tokens", bool, True):
         yield Mapped("token_embd.weight", (vocab_size, hidden), ("embed_tokens.weight",))
-    if "lm_head.weight" in names:
+    if "lm_head.weight" in names and not _is_dspark(config):  # of DSpark, it is the target's
         yield Mapped("output.weight", (vocab_size, hidden), ("lm_head.weight",))
     yield Mapped("fc.weight", (hidden, len(_layers(config)) * hidden), ("fc.weight",))
     yield Mapped("enc.output_norm.weight", (hidden,), ("hidden_norm.weight",))
     yield Mapped("output_norm.weight", (hidden,), ("norm.weight",))
+    if _is_dspark(config):
+        yield from _markov_head(config, names)
     rows = [*normed_attention(config), *feed_forward(config, config.get("intermediate_size", int))]
     yield from in_layers(config, rows)
 
 
+def _markov_head(config: Config, names: Set[str]) -> Iterator[Planned]:
+    shape = config.get("vocab_size", int), config.get("markov_rank", int)
+    for name in ("markov_w1", "markov_w2"):
+        yield Mapped(f"{name}.weight", shape, (f"markov_head.{name}.weight",))
+    if "confidence_head.proj.weight" in names:
+        size = config.get("hidden_size", int) + shape[1]
+        yield Mapped("conf_proj.weight", (1, size), ("confidence_head.proj.weight",))
+    if "confidence_head.proj.bias" in names:
+        yield Mapped("conf_proj.bias", (1,), ("confidence_head.proj.bias",))
+
+
 def _roles(config: Config) -> Mapping[str, int]:
     """The token for the unknown tokens of a block."""
-    mask = config.part("dflash_config").get("mask_token_id", int, None)
+    mask = config.part("dflash_config").over(config).get("mask_token_id", int, None)
     return {} if mask is None else {"mask": mask}
 
 
-FAMILY = Family("dflash", metadata, tensors, needs_target=True, roles=_roles)
-CHECKPOINTS = ("DFlashDraftModel",)
+FAMILY = Family(
+    "dflash",
+    metadata,
+    tensors,
+    needs_target=True,
+    roles=_roles,
+    observed=_observed,
+    unused=(r"lm_head\.weight",),
+)
+CHECKPOINTS = ("DFlashDraftModel", "Qwen3DSparkModel")

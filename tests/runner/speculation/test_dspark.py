@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,9 +13,13 @@ import numpy as np
 import pytest
 
 import chaski
+from chaski.convert.convert import convert
+from chaski.formats.gguf import open_gguf
+from chaski.formats.safetensors import open_checkpoint
 from chaski.model.markov_program import paying
-from tests.drafts import write_dspark, write_pair
+from tests.drafts import DRAFTS, TARGETS, write_dspark, write_pair
 from tests.runner.speculation.test_dflash import CONTEXT, OPTIONS, ask, expected, program_of
+from tests.safetensors_files import write_safetensors
 
 KINDS = {"anchor": True, "masks": False}
 
@@ -87,6 +92,31 @@ def test_a_proposal_ends_where_more_tokens_do_not_pay() -> None:
     assert paying([0.9, 0.8, 0.01, 0.9, 0.9]) == 2
     assert paying([0.01, 0.99]) == 1
     assert paying([0.5, 0.999, 0.999]) == 3
+
+
+def test_a_checkpoint_is_converted(folder: Path, tmp_path: Path) -> None:
+    heads = write_dspark(folder / "dflash.gguf", folder / "made.gguf", from_anchor=True)
+    config = json.loads((DRAFTS / "qwen3" / "config.json").read_text())
+    config |= config.pop("dflash_config")
+    config |= {"architectures": ["Qwen3DSparkModel"], "markov_rank": 6, "markov_head_type": "vanilla"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    names = {"markov_w1": "markov_head.markov_w1", "markov_w2": "markov_head.markov_w2"}
+    tensors = {
+        names.get(name.partition(".")[0], "confidence_head.proj") + f".{name.partition('.')[2]}": values
+        for name, values in heads.items()
+    }
+    written = {name: ("F32", values) for name, values in tensors.items()}
+    for name, held in open_checkpoint(DRAFTS / "qwen3").items():
+        written[name] = held.dtype, np.asarray(held.data)
+    write_safetensors(tmp_path / "model.safetensors", written)
+    convert(tmp_path, tmp_path / "draft.gguf", "F32", target=TARGETS["qwen3"])
+    with open_gguf(tmp_path / "draft.gguf") as found, open_gguf(folder / "made.gguf") as made:
+        for key, value in made.metadata.items():
+            if key.startswith("dflash."):
+                np.testing.assert_array_equal(found.metadata[key], value)
+        assert found.tensors.keys() == made.tensors.keys()
+        for name, info in made.tensors.items():
+            np.testing.assert_array_equal(found.tensors[name].data, info.data)
 
 
 @pytest.mark.parametrize("options", [OPTIONS, {**OPTIONS, "temperature": 0.7, "seed": 3}], ids=str)
