@@ -113,12 +113,14 @@ class Special(Struct, frozen=True, kw_only=True):
     """How a tensor of a family differs from the others.
 
     sources: names in the checkpoint, tried before those of the table; `{e}` is the number of an expert.
+    parts: what `{e}` stands for instead, for the tensors of a stack.
     arrange, shift, function, source_shape: as in `Mapped`.
     is_stack: a tensor for several matrices is a stack of them, where others have their rows in sequence.
     shown: the shape that a model sees which chooses between its parts by the shapes of tensors in the file.
     """
 
     sources: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     is_stack: bool = False
     shown: TensorShape = ()
     arrange: Arrange = as_it_is
@@ -245,14 +247,16 @@ class _Derivation:
         source = self._source(name) or next(self._candidates(name))
         rule = self._rule(name)
         if "{e}" in source:
-            names, each = tuple(source.replace("{e}", f"{index}") for index in range(shape[0])), shape[1:]
+            parts = rule.parts or tuple(map(str, range(shape[0])))
+            names, each = tuple(source.replace("{e}", part) for part in parts), shape[1:]
         else:
             names, each = (source,), shape
         stored = each if rule.source_shape is None else rule.source_shape(each)
         return Mapped(name, shape, names, stored, rule.arrange, rule.shift, rule.function)
 
     def _source(self, name: str) -> str | None:
-        found = (each for each in self._candidates(name) if each.replace("{e}", "0") in self._names)
+        part, *_ = self._rule(name).parts or ("0",)
+        found = (each for each in self._candidates(name) if each.replace("{e}", part) in self._names)
         return next(found, None)
 
     def _rule(self, name: str) -> Special:

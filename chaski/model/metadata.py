@@ -30,6 +30,7 @@ _DIVISORS = (
     *("block_count", "embedding_length", "attention.head_count", "rope.dimension_count"),
     "vision.patch_size",
 )
+_OF_RECURRENCES = ("ssm.state_size", "wkv.head_size")
 # An encoder without blocks, as in Gemma 4 12B, has no heads.
 _DIVISORS_OF_ENCODERS = (*_DIVISORS, "vision.attention.head_count")
 
@@ -76,9 +77,11 @@ def check_metadata(file: GGUFFile) -> None:
         if key.startswith(prefix):
             name = key.removeprefix(prefix)
             limit = _limit(name, largest, len(file.tensors))
-            # In files of Mamba, no layer needs to attend.
-            is_mamba = name == "attention.head_count" and f"{prefix}ssm.state_size" in file.metadata
-            may_be_zero = is_mamba or isinstance(file.metadata[key], np.ndarray)
+            # In files of Mamba and RWKV, no layer needs to attend.
+            is_recurrent = any(f"{prefix}{size}" in file.metadata for size in _OF_RECURRENCES)
+            may_be_zero = (is_recurrent and name == "attention.head_count") or isinstance(
+                file.metadata[key], np.ndarray
+            )
             least = 1 if name in divisors and not may_be_zero else 0
             for number in () if name in _MAY_BE_INFINITE else _numbers(file.metadata[key]):
                 _check(file, key, number, least, limit)
