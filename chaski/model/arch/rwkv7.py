@@ -10,7 +10,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerKind, RecurrentLayer
 from chaski.ml import ops
 from chaski.ml.graph import KVBuffer, Tensor
-from chaski.ml.nn import DecoderLayer, LayerNorm, Linear, Module, PlainLayerNorm, output_rows
+from chaski.ml.nn import LayerNorm, Linear, Module, PlainLayerNorm, output_rows
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
@@ -145,22 +145,22 @@ class ChannelMix(Module):
         return self.channel_mix_value(ops.squared_relu(self.channel_mix_key(mixed)))
 
 
-class Layer(DecoderLayer):
+class Layer(Module):
     def __init__(self, config: DecoderConfig, sizes: Sizes, is_first: bool) -> None:
         self.attn_norm = LayerNorm(config.hidden_size, config.eps)
         self.attn = TimeMix(sizes, is_first)
         self.attn_norm_2 = LayerNorm(config.hidden_size, config.eps)
-        self.ffn: ChannelMix = ChannelMix(config.hidden_size, config.ffn_size)
+        self.ffn = ChannelMix(config.hidden_size, config.ffn_size)
 
     def __call__(
         self, x: Tensor, first: Tensor | None, cache: RecurrentLayer, outputs: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         _, before, after = cache.states
-        h, first = self.attn(self.attn_norm(x), first, cache, before)
+        h, values = self.attn(self.attn_norm(x), first, cache, before)
         x = x + h
         (mixed,) = self.ffn.channel_mix_lerp_k(self.attn_norm_2(x), after, cache.segments)
         mixed, x = output_rows(outputs, mixed, x)
-        return x + self.ffn(mixed), first
+        return x + self.ffn(mixed), values
 
 
 class Model(Decoder):
