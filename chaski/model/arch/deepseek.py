@@ -34,6 +34,8 @@ class Model(llama.Model):
         return layers
 
     def ffn(self, file: GGUFFile) -> llama.FeedForward:
+        if not file.get(f"{file.architecture}.expert_count", int, 0):
+            return llama.feed_forward(file, self.config)
         return experts(file, self.config, self.router(file))
 
     def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:

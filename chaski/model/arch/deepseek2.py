@@ -67,10 +67,6 @@ class Model(deepseek.Model):
         factors = ops.position_scale(inputs.positions, self._length, self._beta) if self._beta else None
         return super().positions(inputs), factors
 
-    def ffn(self, file: GGUFFile) -> llama.FeedForward:
-        has_experts = file.get(f"{file.architecture}.expert_count", int, 0)
-        return super().ffn(file) if has_experts else llama.feed_forward(file, self.config)
-
     def router(self, file: GGUFFile) -> RouterConfig:
         # Version 3 chooses by sigmoid, with a bias. In version 2 a group has the rank of its best expert.
         has_bias = any(name.endswith("exp_probs_b.bias") for name in file.tensors)
