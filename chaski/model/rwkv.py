@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Checkpoints, Recurrent, StateShape, matrix_states
@@ -41,11 +40,11 @@ class Lerp(Module):
         self.weight = Weight((count, size), host=True, stored=stored)
 
     def __call__(self, x: Tensor, previous: KVBuffer, segments: Tensor) -> list[Tensor]:
-        """Return the mixtures of x (n, size); `previous` has the last row of each sequence."""
+        """Return the mixtures of x (n, size); `previous` has the last row of each sequence.
+
+        Each convolution writes the same rows to `previous`.
+        """
         return [
             ops.short_conv(x, np.stack([share, 1 - share], axis=1), previous, segments)
-            for share in self._shares()
+            for share in self.weight.elements
         ]
-
-    def _shares(self) -> npt.NDArray[np.float32]:
-        return self.weight.elements

@@ -29,7 +29,10 @@ _GROUP_EPS, _LENGTH_EPS = 64e-5, 1e-24
 
 
 class Sizes(Struct, frozen=True):
-    """Sizes of the layers: of rows, of a head, and between the two small matrices of each kind."""
+    """Sizes of the layers: of rows, of a head, and between the two small matrices of each kind.
+
+    gate: 0 for layers without gates.
+    """
 
     hidden: int
     head: int
@@ -43,9 +46,10 @@ class Sizes(Struct, frozen=True):
         arch = file.architecture
         ranks = (
             file.get(f"{arch}.attention.{name}_lora_rank", int)
-            for name in ("decay", "iclr", "value_residual_mix", "gate")
+            for name in ("decay", "iclr", "value_residual_mix")
         )
-        return cls(hidden, file.get(f"{arch}.wkv.head_size", int), *ranks)
+        gate = file.get(f"{arch}.attention.gate_lora_rank", int, 0)
+        return cls(hidden, file.get(f"{arch}.wkv.head_size", int), *ranks, gate)
 
     @property
     def heads(self) -> int:
@@ -53,16 +57,19 @@ class Sizes(Struct, frozen=True):
 
 
 class TimeMix(Module):
-    """The delta rule. `is_first`: the layer's values are part of the values of all other layers.
+    """The delta rule.
 
-    Files have matrices for the part of such values in the first layer, too, which have no use there.
+    is_first: the layer's values are part of the values of all other layers. Files have matrices for the part
+    of such values in the first layer, too, which have no use there.
+    may_lack_norm: files may lack the norm of the result.
     """
 
     inline = True
 
-    def __init__(self, c: Sizes, is_first: bool) -> None:
-        self._sizes, self._is_first = c, is_first
-        self.time_mix_lerp_fused = Lerp(6, c.hidden, (6, 1, 1, c.hidden))
+    def __init__(self, c: Sizes, is_first: bool, may_lack_norm: bool = False) -> None:
+        self._sizes = c
+        mixtures = 6 if c.gate else 5
+        self.time_mix_lerp_fused = Lerp(mixtures, c.hidden, (mixtures, 1, 1, c.hidden))
         self.time_mix_w0 = Vector(c.hidden)
         self.time_mix_w1 = Linear(c.hidden, c.decay)
         self.time_mix_w2 = Linear(c.decay, c.hidden)
@@ -73,15 +80,16 @@ class TimeMix(Module):
         self.time_mix_v0 = Vector(c.hidden)
         self.time_mix_v1 = Linear(c.hidden, rank)
         self.time_mix_v2 = Linear(rank, c.hidden)
-        self.time_mix_g1 = Linear(c.hidden, c.gate)
-        self.time_mix_g2 = Linear(c.gate, c.hidden)
+        if c.gate:
+            self.time_mix_g1 = Linear(c.hidden, c.gate)
+            self.time_mix_g2 = Linear(c.gate, c.hidden)
         self.time_mix_k_k = Vector(c.hidden)
         self.time_mix_k_a = Vector(c.hidden)
         self.time_mix_r_k = Vector(c.hidden)
         self.time_mix_receptance = Linear(c.hidden, c.hidden)
         self.time_mix_key = Linear(c.hidden, c.hidden)
         self.time_mix_value = Linear(c.hidden, c.hidden)
-        self.time_mix_ln = LayerNorm(c.hidden, _GROUP_EPS)
+        self.time_mix_ln = LayerNorm(c.hidden, _GROUP_EPS, optional=may_lack_norm)
         self.time_mix_output = Linear(c.hidden, c.hidden)
         self._norm = PlainLayerNorm(c.head, _GROUP_EPS)
 
@@ -90,7 +98,7 @@ class TimeMix(Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the output for rows x (n, size), and the values of the first layer, `first` in others."""
         segments = cache.segments
-        xr, xw, xk, xv, xa, xg = self.time_mix_lerp_fused(x, previous, segments)
+        xr, xw, xk, xv, xa, *xg = self.time_mix_lerp_fused(x, previous, segments)
         r, k = self._heads(self.time_mix_receptance(xr)), self.time_mix_key(xk)
         decay = self.time_mix_w2(ops.softcap(self.time_mix_w1(xw), cap=1.0))  # the hyperbolic tangent
         decay = ops.exp(ops.sigmoid(ops.add_vector(decay, self.time_mix_w0.weight)) * _LOG_DECAY)
@@ -102,8 +110,9 @@ class TimeMix(Module):
         correction = (removed * -1.0, ops.multiply(removed, self._heads(rate)))
         values = self._heads(v)
         y = ops.generalized_delta(r, self._heads(decay), k, values, cache.states[0], segments, correction)
-        gate = self.time_mix_g2(ops.sigmoid(self.time_mix_g1(xg)))
-        y = ops.multiply(self._normalized(y) + self._bonus(r, k, values), gate)
+        y = self._normalized(y) + self._bonus(r, k, values)
+        for mixture in xg:
+            y = ops.multiply(y, self.time_mix_g2(ops.sigmoid(self.time_mix_g1(mixture))))
         return self.time_mix_output(y), v if first is None else first
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -118,10 +127,11 @@ class TimeMix(Module):
         return v + ops.multiply(first + v * -1.0, ops.sigmoid(share))
 
     def _normalized(self, y: Tensor) -> Tensor:
-        """Return a layer norm of each head, with weights of their own (n, size)."""
-        y = self._norm(y).reshape(self._sizes.hidden)
+        """Return a layer norm of each head, with weights of their own (n, size), if the file has one."""
         ln = self.time_mix_ln
-        assert ln.bias is not None
+        if not ln.weight.is_present:
+            return y.reshape(self._sizes.hidden)
+        y = self._norm(y).reshape(self._sizes.hidden)
         return ops.add_vector(ops.multiply_vector(y, ln.weight), ln.bias)
 
     def _bonus(self, r: Tensor, k: Tensor, v: Tensor) -> Tensor:
