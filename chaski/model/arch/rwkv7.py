@@ -44,12 +44,15 @@ class Sizes(Struct, frozen=True):
     @classmethod
     def read(cls, file: GGUFFile, hidden: int) -> Sizes:
         arch = file.architecture
-        ranks = (
-            file.get(f"{arch}.attention.{name}_lora_rank", int)
-            for name in ("decay", "iclr", "value_residual_mix")
+        ranks = f"{arch}.attention.{{}}_lora_rank"
+        return cls(
+            hidden=hidden,
+            head=file.get(f"{arch}.wkv.head_size", int),
+            decay=file.get(ranks.format("decay"), int),
+            rate=file.get(ranks.format("iclr"), int),
+            value=file.get(ranks.format("value_residual_mix"), int),
+            gate=file.get(ranks.format("gate"), int, 0),
         )
-        gate = file.get(f"{arch}.attention.gate_lora_rank", int, 0)
-        return cls(hidden, file.get(f"{arch}.wkv.head_size", int), *ranks, gate)
 
     @property
     def heads(self) -> int:
