@@ -14,7 +14,7 @@ struct Shape {
     bool is_plain;
     bool is_scattered;
     float cap;
-    std::int64_t reach;  // of distances; empty without
+    std::int64_t reach;      // of distances; empty without
     bool is_latent = false;  // whether values are the ends of keys
 
     // Plain numbers may end in the middle of a vector.
@@ -131,7 +131,8 @@ class Work {
 void compare_shape(Comparison& compare, const Shape& shape) {
     const std::string what = std::string(find_format(shape.type)->name) + ", " +
                              std::to_string(shape.tokens * shape.group) + " rows" +
-                             (shape.is_latent ? ", latent" : "") + (shape.is_plain ? ", plain" : "") + (shape.is_scattered ? ", scattered" : "");
+                             (shape.is_latent ? ", latent" : "") + (shape.is_plain ? ", plain" : "") +
+                             (shape.is_scattered ? ", scattered" : "");
     compare("attention " + what, [&](const Table& table) { return Work(table, shape).whole(); });
     if (shape.is_plain) return;
     compare("attention by chunks " + what,

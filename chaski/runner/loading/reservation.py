@@ -126,8 +126,8 @@ class Reservation:
 
         def caches_of(size: CacheSize) -> list[KindMemory]:
             model.context = size.capacity
-            if isinstance(vision, LimitedByContext):
-                vision.limit_to(size.capacity)
+            if isinstance(encoding, LimitedByContext):
+                encoding.limit_to(size.capacity)
             kinds = [*model.layer_kinds(), *(() if draft is None else draft.layer_kinds())]
             caches = cache_memory(backend, kinds, size, types)
             if encoding is not None:

@@ -41,8 +41,9 @@ void add_slice(PlanBuilder& plan, int dim, std::int64_t groups, std::int64_t sou
 void add_concat_columns(PlanBuilder& plan, int dim, std::int64_t groups, std::int64_t width,
                         std::int64_t target_width, std::int64_t first, std::int64_t stride, std::size_t x,
                         std::size_t y) {
-    require(groups > 0 && width > 0 && first >= 0 && stride > 0 && first + (width - 1) * stride < target_width,
-            "concat_columns: out of range");
+    require(
+        groups > 0 && width > 0 && first >= 0 && stride > 0 && first + (width - 1) * stride < target_width,
+        "concat_columns: out of range");
     plan.add(concat_columns(dim, groups, width, target_width, first, stride,
                             plan.floats(x, dim, groups * width), plan.floats(y, dim, groups * target_width)));
 }
