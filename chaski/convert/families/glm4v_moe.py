@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.experts import blocks_after
 from chaski.convert.families import glm4moe, glm4v, qwen_vision
 from chaski.convert.metadata import Metadata
 
@@ -13,5 +12,5 @@ def metadata(config: Config) -> Metadata:
     return glm4moe.metadata(config) | qwen_vision.sections(config, glm4v.SECTIONS)
 
 
-FAMILY = derived_family("glm4moe", metadata, left_out=blocks_after, unused=glm4v.UNUSED, vision=glm4v.VISION)
+FAMILY = derived_family("glm4moe", metadata, unused=glm4v.UNUSED, vision=glm4v.VISION)
 CHECKPOINTS = ("Glm4vMoeForConditionalGeneration",)
