@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from chaski.formats.gguf import open_gguf
@@ -19,6 +20,7 @@ from chaski.model.product_inputs import ProductInputs, Squares
 from chaski.model.registry import build_model
 from chaski.model.weights import bind_weights
 from tests.backends import USUAL
+from tests.families import converted, expected
 
 DATA = Path(__file__).parents[1] / "data" / "architectures"
 NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
@@ -29,7 +31,12 @@ OTHERS = re.compile(r"per_layer_token_embd|shortconv\.conv|ssm_conv1d")
 
 def squares(name: str, backend: str = USUAL) -> dict[str, Squares]:
     """Compute some tokens in two batches, and return the sums of both."""
-    with open_gguf(DATA / f"{name}.gguf") as file:
+    with np.load(DATA / f"{name}.npz") as arrays:
+        return squares_of(DATA / f"{name}.gguf", arrays["ids"][:TOKENS].astype(np.int32), backend)
+
+
+def squares_of(path: Path, ids: npt.NDArray[np.int32], backend: str = USUAL) -> dict[str, Squares]:
+    with open_gguf(path) as file:
         model = build_model(file)
         model.context = 64
         opened = open_backend(backend)
@@ -38,8 +45,6 @@ def squares(name: str, backend: str = USUAL) -> dict[str, Squares]:
         cache = build_cache(opened, model.layer_kinds(), size, KVTypes(DType.F32, DType.F32))
         program = ProductInputs(model, file, cache, opened, BATCH)
         found: dict[str, Squares] = {}
-        with np.load(DATA / f"{name}.npz") as arrays:
-            ids = arrays["ids"][:TOKENS].astype(np.int32)
         for begin in range(0, TOKENS, BATCH):
             tokens = ids[begin : begin + BATCH]
             places = np.arange(len(tokens), dtype=np.int32)
@@ -59,6 +64,17 @@ def matrices(name: str) -> Mapping[str, tuple[int, ...]]:
             for tensor, info in file.tensors.items()
             if tensor.startswith("blk.") and not stays(tensor, info.shape) and not OTHERS.search(tensor)
         }
+
+
+def test_each_head_of_latent_attention_is_measured() -> None:
+    ids = expected("deepseek2/v2")["prompt"][:TOKENS].astype(np.int32)
+    found = squares_of(converted("deepseek2/v2"), ids)
+    for name in ("attn_k_b", "attn_v_b"):
+        each = found[f"blk.0.{name}.weight"]
+        assert len(each.sums) > 1
+        assert (each.counts == len(ids)).all()
+        assert (each.sums > 0).all()
+        assert len(np.unique(each.sums[:, 0])) == len(each.sums)
 
 
 @pytest.mark.parametrize("name", NAMES)
