@@ -31,14 +31,12 @@ def scale_experts(lowering: Lowering, node: Tensor, routes: Tensor, scales: Weig
 
 
 def scale_by_expert(lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, scales: Weight) -> None:
-    count = groups.shape[1]
-    assert isinstance(count, int)
     lowering.compute(
         node,
         {"x": x, "groups": groups},
         experts=scales.shape[0],
-        count=count,
-        width=width(node) // count,
+        count=groups.shape[1],
+        width=node.shape[2],
         weights=lowering.weights,
         scales=offset(scales),
     )

@@ -36,10 +36,8 @@ def scale_experts(lowering: Lowering, node: Tensor, routes: Tensor, scales: Weig
 
 
 def scale_by_expert(lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, scales: Weight) -> None:
-    count = groups.shape[1]
-    assert isinstance(count, int)
-    columns = width(node) // count
-    arguments = (x, lowering.count(node), count, columns, scales.shape[0], vector_of(scales), groups)
+    sizes = (*node.shape[1:], scales.shape[0])
+    arguments = (x, lowering.count(node), *sizes, vector_of(scales), groups)
     lowering.for_each("experts", "scale_by_expert", node, width(node), *arguments, lowering.new(node))
 
 
