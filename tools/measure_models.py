@@ -31,7 +31,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.channels.worker.client import Worker
 from chaski.runner.llm import LLM
-from tests import families, tiny_vision
+from tests import families, llama_embed, t5, tiny_vision
 from tests.convert import checkpoints
 from tests.gemma4 import prompts as gemma4
 from tests.image.pictures import png
@@ -84,6 +84,8 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
         paths.append(folder / "gemma4" / f"{name}.gguf")
         convert(DATA / "gemma4" / name, paths[-1], "F32")
     paths += [families.converted(name) for name in families.VARIANTS]
+    paths += [t5.converted(name, folder / "t5" / name) for name in t5.VARIANTS]
+    paths.append(llama_embed.converted(folder / "llama-embed", "LlamaBidirectionalModel", "mean_tokens"))
     for path in sorted(paths):
         # The processor rounds activations for matrices of this type; the others are in float32.
         if not path.stem.endswith("mxfp4"):
@@ -115,6 +117,8 @@ def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
 def _oracle(path: Path) -> str:
     """Return whose logits are stored for a tiny model."""
     family, variant = path.parent.parent.name, path.parent.name
+    if variant == "llama-embed":
+        return "llama.cpp"
     if family in families.NAMES:
         return str(families.settings_of(family)[variant].get("oracle", "transformers"))
     return "transformers"
@@ -128,11 +132,14 @@ def difference_from_oracle(path: Path, model: LLM) -> float:
         "llama": _longest,
         "tiled": _tiles,
         "gemma4": _gemma4,
+        "llama-embed": _llama_cpps_vectors,
     }.get(path.parent.name)
     if path.stem in ("llava", "mllama"):
         pairs = _conversations
     if path.parent.parent.name in families.NAMES:
         pairs = _family
+    if path.parent.parent.name == "t5":
+        pairs = _t5
     return max(float(np.abs(found - wanted).max()) for found, wanted in (pairs or _prompt)(path, model))
 
 
@@ -189,6 +196,18 @@ def _prompt(path: Path, model: LLM) -> _Pairs:
 def _family(path: Path, model: LLM) -> _Pairs:
     wanted = families.expected(f"{path.parent.parent.name}/{path.parent.name}")
     yield np.asarray(model.logits(wanted["prompt"].tolist()))[wanted["places"]], wanted["logits"]
+
+
+def _t5(path: Path, model: LLM) -> _Pairs:
+    wanted = t5.known()[path.parent.name]
+    found = t5.logits_after(model, wanted["prompt"].tolist(), wanted["tokens"].tolist())
+    yield found[wanted["places"]], wanted["logits"]
+
+
+def _llama_cpps_vectors(path: Path, model: LLM) -> _Pairs:
+    texts = ["the other end in the", "x"]
+    with Worker(path, engine="llama.cpp", parallel=1, threads=1, context=256) as worker:
+        yield np.asarray(model.embed(texts)), np.asarray(worker.embed(texts))
 
 
 def _longest(path: Path, model: LLM) -> _Pairs:

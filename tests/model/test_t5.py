@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +10,14 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.convert.convert import convert
 from chaski.errors import ContextLengthError, UnsupportedError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.requantize import plan_types, requantize
-from chaski.runner.generation.output_sequences import LogitsSequence
-from chaski.runner.results import outputs_of
-from tests import families
 from tests.model.test_families import is_of_model, plain
+from tests.t5 import VARIANTS, converted, known, logits_after
 
-VARIANTS = ("plain", "flan", "mt5", "umt5")
 LOADING: dict[str, Any] = {"context": 128, "threads": 1, "parallel": 4}
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "num_predict": 24}
-
-
-@cache
-def known() -> dict[str, dict[str, Any]]:
-    with np.load(families.DATA.parent / "t5.npz") as arrays:
-        about: dict[str, dict[str, Any]] = json.loads(str(arrays["about"]))
-        for key in arrays.files:
-            variant, _, name = key.rpartition(".")
-            if variant:
-                about[variant][name] = arrays[key]
-    return about
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -45,19 +28,6 @@ def variant(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def path(variant: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return converted(variant, tmp_path_factory.mktemp("t5"))
-
-
-def converted(variant: str, folder: Path) -> Path:
-    about = known()[variant]
-    families.checkpoint(folder, about["config"], about["tensors"], about["seed"])
-    convert(folder, folder / "model.gguf", "F32")
-    return folder / "model.gguf"
-
-
-def logits_after(model: chaski.LLM, prompt: list[int], answer: list[int]) -> np.ndarray[Any, Any]:
-    """Return the logits after the first token of the decoder and after each token of an answer."""
-    (first,) = model.prompts.outputs(prompt, max_outputs=16)
-    return outputs_of(model.engine, [LogitsSequence([*first.tokens, *answer], (), first.images)])[0]
 
 
 def test_logits_and_greedy_tokens_are_those_of_transformers(variant: str, path: Path) -> None:

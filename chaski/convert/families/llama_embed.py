@@ -10,7 +10,8 @@ from chaski.convert.pooling import read_pooling
 
 
 def metadata(config: Config) -> Metadata:
-    return llama.metadata(config) | {"pooling_type": read_pooling(config)}
+    """Without the key for attention, llama.cpp would let no token see those after it."""
+    return llama.metadata(config) | {"attention.causal": False, "pooling_type": read_pooling(config)}
 
 
 FAMILY = derived_family("llama-embed", metadata, rotated_heads, embeds=True)
