@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from chaski.formats.quant import QuantType
 from chaski.ml.backend import Backend
-from chaski.ml.cached_ops import ATTENTION, CONTENTS
+from chaski.ml.cached_ops import ATTENTION, CONTENTS, stored
 from chaski.ml.free_nodes import FreeNodes
 from chaski.ml.graph import Dim, Graph, KVBuffer, Operand, Shape, Tensor, Weight, width
 from chaski.ml.plan import Plan
@@ -224,7 +224,7 @@ def _part(graph: Graph, nodes: Collection[Tensor], pieces: Pieces, types: frozen
                 node.op, tuple(map(found, node.operands)), shape, node.dtype, **node.attributes
             )
         if node.op in CONTENTS:
-            return copy.record("stored", (_buffer(node),), shape, node.dtype)
+            return stored(copy, _buffer(node), width(node) // _buffer(node).heads)
         value = copy.input(f"value {numbers[node]}", (shape[0], width(node)), node.dtype)
         return value if len(shape) == 2 else copy.record("reshape", (value,), shape, node.dtype)
 
