@@ -1,4 +1,4 @@
-"""What checkpoints with Mamba layers have in common: sizes, and functions of their tensors."""
+"""Common parts of checkpoints with Mamba layers: sizes, and functions of their tensors."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Words: TypeAlias = NDArray[np.uint32]
 
 
 class _Parts(Struct, frozen=True):
-    """What a block stores, by block: levels of scales, entries, and signs (IQ1: signs of deltas)."""
+    """The contents of blocks: levels of scales, entries, and signs (IQ1: signs of deltas)."""
 
     scales: Bytes
     entries: NDArray[np.uint16]

@@ -122,7 +122,7 @@ class Mixture(Struct, frozen=True):
         return {name: chooser.choose(name, shapes[name]) for name in sorted(names, key=_place)}
 
     def needs_importance(self, name: str, type: Q) -> bool:
-        """Whether a tensor would be useless in this type without an importance matrix."""
+        """Return whether a tensor would be useless in this type without an importance matrix."""
         if name == "output.weight" or name in _EMBEDDINGS:
             return False
         return type in _NEEDS_IMPORTANCE or (type is Q.Q2_K and self.name == "Q2_K_S")
@@ -194,7 +194,7 @@ def find_type(name: str) -> Q:
 
 
 def stays(name: str, shape: tuple[int, ...], architecture: str = "") -> bool:
-    """Whether a tensor keeps its type in every mixture."""
+    """Return whether a tensor keeps its type in every mixture."""
     if not name.endswith("weight") or name.startswith(_ENCODERS) or _STAYS.search(name):
         return True
     if architecture == "glm5-next" and _GLM5_STAYS.search(name):

@@ -1,4 +1,4 @@
-"""What an architecture states about itself, next to the code of its model."""
+"""The facts that an architecture states about itself, next to the code of its model."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class NgramTable(Embedding):
 
 
 class NgramLayer(Module):
-    """What a layer adds to its streams."""
+    """The rows that a layer adds to its streams."""
 
     inline = True
 

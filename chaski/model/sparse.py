@@ -73,7 +73,7 @@ class SparseHistory:
 
     @property
     def chosen(self) -> AnyMask:
-        """What the indexer has chosen."""
+        """The cells that the indexer has chosen, as a mask."""
         if self._index is None and self._earlier is not None:
             return self._earlier.chosen
         assert self._own is not None, "the indexer comes first"

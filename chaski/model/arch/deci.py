@@ -27,7 +27,7 @@ ARCHITECTURE = Architecture(
 
 
 class LinearAttention(Module):
-    """A matrix in the place of attention."""
+    """A matrix that replaces attention."""
 
     inline = True
 

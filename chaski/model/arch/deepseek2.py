@@ -42,7 +42,7 @@ class Attention(Module):
 
 
 class Model(deepseek.Model):
-    """Mistral's models multiply queries far behind the trained context by factors, as Ministral 3 does.
+    """Mistral's models multiply queries far beyond the trained context by factors, as Ministral 3 does.
 
     `temperature`: the strength of these factors for files that do not state it.
     """

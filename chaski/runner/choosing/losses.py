@@ -1,4 +1,4 @@
-"""What a file loses against full precision: its mean KL divergence in nats, measured or published.
+"""The loss of a file against full precision: its mean KL divergence in nats, measured or published.
 
 `losses.json` has the divergences of types that llama.cpp's developers published for one model, and those that
 `tools/measure_types.py` measured on small models. Models differ, so another model's figure only ranks types.

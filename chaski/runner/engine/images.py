@@ -22,7 +22,7 @@ _MIN_CACHE_BYTES = 64 << 20
 
 
 class ImagePart(Struct, frozen=True):
-    """What a sequence gives a batch of its images.
+    """The part of its images that a sequence gives a batch.
 
     runs      rows of images, in the order in which the batch needs them
     places    positions in the sequence whose embeddings rows of `runs` replace

@@ -58,7 +58,7 @@ class Subject(Struct, frozen=True):
 
 
 class Description(Struct, frozen=True):
-    """What was evaluated: a model on a text, against a reference or alone.
+    """The subject of an evaluation: a model on a text, against a reference or alone.
 
     text    the name of the text; `digest` is that of its tokens
     chunk   scored tokens of a chunk

@@ -1,4 +1,4 @@
-"""Answers of models that denoise: masks in the place of the answer become tokens over several steps.
+"""Answers of models that denoise: masks that stand for the answer become tokens over several steps.
 
 The answer is cut into blocks, which are denoised in order (Nie et al. 2025, arXiv 2502.09992). In each step
 the model computes the prompt and the whole answer at once. Every mask of the block gets a token, and the most

@@ -71,7 +71,7 @@ def context_size(path: Path, trained: int, asked: int, most: int | None = None) 
 
 
 class SizeWishes(Struct, frozen=True):
-    """What a caller wants where memory decides about the size.
+    """The size that a caller wants where memory decides about the size.
 
     needed_context  tokens that the context must hold; None for the usual ones
     most_parallel   sequences, if memory suffices and no number of them is set

@@ -43,7 +43,7 @@ __all__ = [
 # Where the file states no limit, that of the published processors.
 _MOST_ROWS = 16384
 _MIN_VIDEO_ROWS, _MOST_VIDEO_ROWS = 4, 12288
-# Loading a model reserves memory for so many rows at once; larger images are computed in pieces.
+# Loading a model reserves memory for this number of rows at once; larger images are computed in pieces.
 _AT_ONCE = 2048
 _COLORS, _FRAMES = 3, 2
 
