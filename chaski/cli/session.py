@@ -144,7 +144,7 @@ class Session(Struct):
 
     @property
     def _may_grow(self) -> bool:
-        """Return whether a longer context may help a prompt that is too long: as on a server, unless one is set."""
+        """Return whether a longer context may help a prompt that is too long, as on a server."""
         from chaski.cli.remote_model import RemoteModel
         from chaski.env import Environment
 

@@ -11,8 +11,8 @@ from chaski.model.pooling import Pooling
 ARCHITECTURE = Architecture(
     "llama-embed",
     "Llama-Embed-Nemotron 8B",
-    notes="Files without a pooling have mean pooling. In files of its own converter, llama.cpp lets no token see "
-    "those after it, unlike the published model.",
+    notes="Files without a pooling have mean pooling. In files of its own converter, llama.cpp lets no token "
+    "see those after it, unlike the published model.",
     fixed={"attention.causal": (False,)},
 )
 

@@ -91,7 +91,7 @@ class _LimitedAnswer:
 
     @property
     def _is_spent(self) -> bool:
-        """Return whether the thought ends here. It goes on if the context has no room for an answer after it."""
+        """Return whether the thought ends here; not if the context has no room for an answer after it."""
         if self._budget.forced is None:
             return False
         length = len(self._prepared.prompt.tokens) + self._count + len(self._encode(self._ends[0]))
