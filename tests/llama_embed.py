@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+import chaski
 from chaski.convert.convert import convert
 from tests import families
 
+DATA = families.DATA.parent / "llama_embed.npz"
 CONFIG = {
     "vocab_size": 304,
     "hidden_size": 32,
@@ -41,3 +47,10 @@ def converted(folder: Path, architecture: str, pooling: str | None = None) -> Pa
         (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
     convert(folder, folder / "model.gguf", "F32")
     return folder / "model.gguf"
+
+
+def pairs(model: chaski.LLM) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Yield embeddings of texts of tokens, and those of transformers."""
+    with np.load(DATA) as wanted:
+        for length, vector in zip(wanted["lengths"], wanted["vectors"], strict=True):
+            yield np.asarray(model.embed([wanted["ids"][:length].tolist()]))[0], vector

@@ -117,8 +117,6 @@ def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
 def _oracle(path: Path) -> str:
     """Return whose logits are stored for a tiny model."""
     family, variant = path.parent.parent.name, path.parent.name
-    if variant == "llama-embed":
-        return "llama.cpp"
     if family in families.NAMES:
         return str(families.settings_of(family)[variant].get("oracle", "transformers"))
     return "transformers"
@@ -132,7 +130,7 @@ def difference_from_oracle(path: Path, model: LLM) -> float:
         "llama": _longest,
         "tiled": _tiles,
         "gemma4": _gemma4,
-        "llama-embed": _llama_cpps_vectors,
+        "llama-embed": _llama_embed,
     }.get(path.parent.name)
     if path.stem in ("llava", "mllama"):
         pairs = _conversations
@@ -156,8 +154,9 @@ def difference_from_llama_cpp(path: Path) -> float | None:
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("dense_")}
         write_gguf(alike, {**kept, **_SET.get(file.architecture, {})}, tensors)
         try:
+            embeds = path.parent.name in ("embedders", "llama-embed")
             with Worker(alike, engine="llama.cpp", parallel=1, threads=1, context=256) as worker:
-                return (_unlike_vectors if path.parent.name == "embedders" else _unlike_scores)(alike, worker)
+                return (_unlike_vectors if embeds else _unlike_scores)(alike, worker)
         except ChaskiError as error:
             print(f"{path.name}: {str(error)[:200]}")
             return None
@@ -204,10 +203,8 @@ def _t5(path: Path, model: LLM) -> _Pairs:
     yield found[wanted["places"]], wanted["logits"]
 
 
-def _llama_cpps_vectors(path: Path, model: LLM) -> _Pairs:
-    texts = ["the other end in the", "x"]
-    with Worker(path, engine="llama.cpp", parallel=1, threads=1, context=256) as worker:
-        yield np.asarray(model.embed(texts)), np.asarray(worker.embed(texts))
+def _llama_embed(_: Path, model: LLM) -> _Pairs:
+    yield from llama_embed.pairs(model)
 
 
 def _longest(path: Path, model: LLM) -> _Pairs:

@@ -8,7 +8,7 @@ import numpy as np
 
 import chaski
 from chaski.formats.gguf import open_gguf
-from tests.llama_embed import converted
+from tests.llama_embed import converted, pairs
 
 TEXTS = ["Hello", "the end of a text", "a"]
 
@@ -28,6 +28,12 @@ def test_tokens_see_those_after_them(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, vectors(converted(tmp_path / "euro", "EuroBertModel")), atol=1e-5)
     causal = vectors(converted(tmp_path / "causal", "LlamaModel", "mean_tokens"))
     assert np.abs(found - causal).max() > 0.01
+
+
+def test_vectors_are_those_of_transformers(tmp_path: Path) -> None:
+    with chaski.load(converted(tmp_path / "llama", "LlamaBidirectionalModel"), context=64) as model:
+        for found, wanted in pairs(model):
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
 def test_the_pooling_of_the_checkpoint_counts(tmp_path: Path) -> None:
