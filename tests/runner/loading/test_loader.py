@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.errors import ModelNotFoundError, OptionError, UnsupportedError
+from chaski.errors import ChaskiError, ModelNotFoundError, OptionError, UnsupportedError
 from tests.backends import BACKENDS, about_plain_attention
 from tests.tiny_llama import CONTEXT, write_tiny_llama
 
@@ -184,3 +185,12 @@ def test_memory_is_reserved_at_load(tiny_llama: Path) -> None:
         model.generate("hello", temperature=0)
         assert model.memory() == before
         assert min(before.weights, before.cache, before.plans) > 0
+
+
+def test_the_garbage_collector_is_as_before(tiny_llama: Path) -> None:
+    assert gc.isenabled()
+    chaski.load(tiny_llama, context=64, threads=1).close()
+    assert gc.isenabled()
+    with pytest.raises(ChaskiError):
+        chaski.load(tiny_llama, context=64, parallel=1 << 30)
+    assert gc.isenabled()
