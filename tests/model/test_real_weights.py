@@ -50,8 +50,8 @@ CONTEXT = 512
 # The text of the tables in the documentation, and more, because perplexities need many tokens.
 TEXTS = (TEXT, *(TEXT.parents[2] / "docs" / name for name in ("architecture.md", "security.md")))
 NUM_CHUNKS, UNSCORED = 20, 65
-# Only models that are trained for the others predict anything with them.
-PREDICTING = [name for name in TYPES if name not in ("TQ1_0", "TQ2_0", "Q1_0", "Q2_0")]
+# Only models that are trained for them predict with these types. In others, the noise is larger than 0.5 %.
+UNPREDICTING = ("TQ1_0", "TQ2_0", "Q1_0", "Q2_0")
 # In exact arithmetic, two tokens that the engines choose differently are this near.
 NEAR = 0.6
 # BF16 rounds activations, too, and llama.cpp's F16 does.
@@ -156,14 +156,15 @@ def test_logits_are_no_further_from_exact_than_those_of_llama_cpp(
     assert error(ours) < 1.02 * error(theirs)
 
 
-@pytest.mark.parametrize("type", ["as published", *PREDICTING])
+@pytest.mark.parametrize("type", ["as published", *TYPES])
 def test_each_type_predicts_as_in_llama_cpp(
     model: Path, exact: Path, importance: ImportanceMatrix, type: str, tmp_path: Path
 ) -> None:
     """Perplexities are equal within 0.5 %, and top tokens differ only where two are nearly as likely.
 
     The rounding of activations is noise, so many tokens are needed: on 8,940 of them, the ratio of
-    perplexities has a standard error of about 0.1 % (SmolLM2) or 0.14 % (Gemma 3).
+    perplexities has a standard error of about 0.1 % (SmolLM2) or 0.14 % (Gemma 3). With types that predict
+    nothing, they may differ by three standard errors.
     """
     if type in BY_IMPORTANCE:
         path = quantized(exact, tmp_path / "model.gguf", type, importance)
@@ -180,9 +181,11 @@ def test_each_type_predicts_as_in_llama_cpp(
             theirs.append(scores)
             gaps.append(rows.max(axis=1) - rows[np.arange(len(rows)), tokens])
     differences, gap = np.array(ours) - np.array(theirs), np.array(gaps)
+    error = float(differences.std()) / differences.size**0.5
     print(f"{type}: perplexity {np.exp(np.mean(ours)):.3f}, {np.exp(np.mean(theirs)):.3f}: ", end="")
-    print(f"{np.expm1(differences.mean()):+.3%} ± {differences.std() / differences.size**0.5:.3%}; ", end="")
+    print(f"{np.expm1(differences.mean()):+.3%} ± {error:.3%}; ", end="")
     print(f"{(gap > 0).mean():.1%} of the top tokens differ, {gap.max():.3f} apart at most")
-    assert np.exp(differences.mean()) == pytest.approx(1, abs=0.005)
-    assert gap.max() < (NEAR_UNROUNDED if type in ("F16", "BF16") else 2.5 * NEAR)
+    limit = max(0.005, 3 * error) if type in UNPREDICTING else 0.005
+    assert np.exp(differences.mean()) == pytest.approx(1, abs=limit)
+    assert gap.max() < (NEAR_UNROUNDED if type in ("F16", "BF16") else 2 * NEAR)
     assert (gap > 0).mean() < 0.1
