@@ -80,6 +80,16 @@ def test_turns_of_tools_images_and_files(fake: Running, seen: Seen, axe: str) ->
     assert faults(page, axe) == []
 
 
+def test_a_description_that_is_lost_is_asked_for_again(fake: Running, seen: Seen) -> None:
+    page = seen(fake)
+    page.route("**/api/show", lambda route: route.abort(), times=1)
+    picture = base64.b64encode(PIXEL).decode()
+    result = turn("b", "a", "tool", "sun", toolName="weather", images=[picture])
+    with page.expect_event("requestfailed"):
+        imported(page, turn("a", None, "user", "See?"), result)
+    page.get_by_text("thinker:latest sees no images").wait_for()
+
+
 def test_an_answer_while_it_thinks_and_one_that_was_cut(
     fake: Running, script: Script, stepped: threading.Event, seen: Seen, axe: str
 ) -> None:

@@ -2,10 +2,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import type { Settings } from "../conversations/types";
 import { McpServers } from "../mcp/McpServers";
-import { show } from "../models/list";
 import { useEstimate } from "../models/memory";
+import { useShown } from "../models/shown";
 import type { SchemaDialog } from "../schema/SchemaDialog";
-import type { ShownModel } from "../server/types";
 import { Icon } from "../shell/Icon";
 import { OptionField, OptionRow } from "./OptionField";
 import {
@@ -106,12 +105,8 @@ export function SettingsPanel({ model, settings, onChange, onClose }: Props) {
 
 /** The settings with a default: of the model if it sets one, otherwise of the server. */
 function Options({ model, settings, set }: { model: string; settings: Settings; set: (changes: Partial<Settings>) => void }) {
-  const [shown, setShown] = useState<ShownModel | null>(null);
+  const shown = useShown(model);
   const { estimate } = useEstimate(model, undefined, undefined, 0);
-  useEffect(() => {
-    setShown(null);
-    if (model) void show(model).then(setShown, () => {});
-  }, [model]);
   const parameters = parametersOf(shown);
   const trained = trainedContext(shown);
   const field = (option: NumberOption) => {

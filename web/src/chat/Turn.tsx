@@ -8,7 +8,8 @@ import { copyText } from "../markdown/Code";
 import { Markdown } from "../markdown/Markdown";
 import { chats, usualModel } from "../models/choice";
 import { chosenModel } from "../models/chosen";
-import { models, running, sees } from "../models/list";
+import { models, running } from "../models/list";
+import { useShown } from "../models/shown";
 import { Question } from "../shell/Dialog";
 import { Icon } from "../shell/Icon";
 import { answer, askQuestion, branch, goOn, tryAgain } from "./answering";
@@ -143,14 +144,13 @@ function Returned({ conversation, message }: Props) {
 }
 
 function ReturnedImages({ images, model }: { images: string[]; model: string }) {
-  const [isSeen, setSeen] = useState(true);
-  useEffect(() => void sees(model).then(setSeen, () => {}), [model]);
+  const isUnseen = useShown(model)?.capabilities.includes("vision") === false;
   return (
     <div class="returned-images">
       {images.map((image, index) => (
         <img key={index} src={`data:;base64,${image}`} alt={`Image ${index + 1} of the result`} />
       ))}
-      {!isSeen && <p class="note">{model} sees no images; it is told that there are some.</p>}
+      {isUnseen && <p class="note">{model} sees no images; it is told that there are some.</p>}
     </div>
   );
 }

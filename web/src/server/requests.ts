@@ -38,7 +38,13 @@ export async function isReachable(): Promise<boolean> {
 }
 
 export async function json<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
-  return (await (await request(method, path, body, signal)).json()) as T;
+  const response = await request(method, path, body, signal);
+  try {
+    return (await response.json()) as T;
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ServerError(0, "The connection was lost.");
+  }
 }
 
 /** Yields the objects of a stream of lines. Throws ServerError for a line with an error. */
