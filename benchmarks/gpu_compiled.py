@@ -34,6 +34,17 @@ class KernelCode:
     """Bytes that its threads spill for lack of registers."""
     shared: int
     instructions: int | None
+    loops: Sequence[range] = ()
+    """Its loops, as numbers of instructions."""
+
+    def largest_loop(self, inside: range | None = None) -> range:
+        """Return the loop with the most instructions, of all or of those inside another; empty if none is."""
+        chosen = (
+            each
+            for each in self.loops
+            if inside is None or (each != inside and inside.start <= each.start and each.stop <= inside.stop)
+        )
+        return max(chosen, key=len, default=range(0))
 
 
 @dataclass(slots=True)
@@ -57,7 +68,7 @@ def kernels_in(
     """Compile a program; return its kernels by name. Raises ComputationError if it does not compile."""
     told: list[str] = []
     code = compile_program(program, architecture, (*options, "--ptxas-options=-v"), told.append)
-    counts = _instructions(code)
+    machine_code = _machine_code(code)
     found = {}
     for part in re.split(r"(?=Compiling entry function)", "".join(told)):
         name, registers = re.search(r"entry function '(\w+)'", part), re.search(r"Used (\d+) registers", part)
@@ -65,8 +76,9 @@ def kernels_in(
             continue
         spills, shared = re.search(r"(\d+) bytes spill stores", part), re.search(r"(\d+) bytes smem", part)
         assert spills is not None, part
+        count, loops = machine_code.get(name[1], (None, ()))
         found[name[1]] = KernelCode(
-            int(registers[1]), int(spills[1]), int(shared[1]) if shared else 0, counts.get(name[1])
+            int(registers[1]), int(spills[1]), int(shared[1]) if shared else 0, count, loops
         )
     return found
 
@@ -79,8 +91,8 @@ def nvdisasm() -> str | None:
     return next(map(str, packaged), None) or shutil.which("nvdisasm")
 
 
-def _instructions(code: bytes) -> Mapping[str, int]:
-    """Return the number of instructions of each kernel; empty without a disassembler."""
+def _machine_code(code: bytes) -> Mapping[str, tuple[int, Sequence[range]]]:
+    """Return the number of instructions of each kernel and its loops; empty without a disassembler."""
     program = nvdisasm()
     if program is None:
         return {}
@@ -88,13 +100,27 @@ def _instructions(code: bytes) -> Mapping[str, int]:
         file.write(code)
         file.flush()
         listed = subprocess.run([program, "-c", file.name], capture_output=True, text=True, check=True).stdout
-    counts: dict[str, int] = {}
-    name = ""
+    found = {}
+    for part in re.split(r"(?m)^\s*(?=\.section\s+\.text\.\w)", listed)[1:]:
+        name = re.match(r"\.section\s+\.text\.(\w+)", part)
+        assert name is not None
+        found[name[1]] = _loops(part)
+    return found
+
+
+def _loops(listed: str) -> tuple[int, Sequence[range]]:
+    """Return the number of instructions of a kernel, and its loops: the ways back to earlier labels."""
+    labels: dict[str, int] = {}
+    loops = []
+    count = 0
     for line in listed.splitlines():
-        section = re.match(r"\s*\.section\s+\.text\.(\w+)", line)
-        if section is not None:
-            name = section[1]
+        label = re.match(r"(\.L_x_\d+):", line.strip())
+        if label is not None:
+            labels[label[1]] = count
         # After the last instruction, NOPs fill the section.
-        elif name and re.match(r"\s*/\*[0-9a-f]{4,}\*/", line) and " NOP " not in line:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
+        elif re.match(r"\s*/\*[0-9a-f]{4,}\*/", line) and not re.search(r"\bNOP\b", line):
+            count += 1
+            target = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", line)
+            if target is not None and target[1] in labels:
+                loops.append(range(labels[target[1]], count))
+    return count, loops

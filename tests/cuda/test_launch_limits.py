@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.gpu_estimate import PaperGPU
+from benchmarks.paper_gpu import PaperGPU
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml import open_backend, ops
