@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.paper_gpu import PaperGPU
+from benchmarks.paper_gpu import GPUS, PaperGPU
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml import open_backend, ops
@@ -23,8 +23,6 @@ from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import MoE, RouterConfig
 from tests.native.matmul_rule import QUANTIZED_TYPES
 
-GPUS = {"RTX 4090": (128, 99 << 10), "A100": (108, 163 << 10), "H200": (132, 227 << 10)}
-"""The multiprocessors of GPUs, and the shared memory of a thread block."""
 MOST = 512
 Record = Callable[[CUDABackend, Graph], Tensor]
 
@@ -39,7 +37,7 @@ def host() -> Iterator[Backend]:
 
 def check(name: str, host: Backend, record: Record) -> set[Kernel]:
     """Check the shared memory of the kernels of a graph for any number of rows; return the kernels."""
-    gpu = PaperGPU(*GPUS[name])
+    gpu = PaperGPU(GPUS[name].cores, GPUS[name].shared)
     backend = CUDABackend(BackendOptions(), gpu, host)
     graph = Graph()
     graph.output("y", record(backend, graph))
@@ -138,7 +136,7 @@ def test_registers_of_norms(host: Backend, width: int, op: str) -> None:
             return ops.rms_norm(x, scale, 1e-5)
         return ops.layer_norm(x, scale, None, 1e-5)
 
-    for kernel in check("H200", host, record):
+    for kernel in check("h200", host, record):
         for architecture in ("sm_80", "sm_90"):
             code = kernels_in(kernel.program, architecture)[kernel.name]
             assert -(-code.registers // 8) * 8 * kernel.threads <= 1 << 16, (architecture, code)

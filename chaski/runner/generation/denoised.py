@@ -14,14 +14,12 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chaski.chat.events import DoneReason
 from chaski.errors import ChaskiError
 from chaski.model.denoising import Denoising
 from chaski.model.output_rows import OutputRows
-from chaski.runner.engine.sequence import Counts, Sequence
+from chaski.runner.engine.sequence import Counts
+from chaski.runner.generation.answer import Answer
 from chaski.runner.generation.request import GenerationRequest
-from chaski.runner.generation.stream import PieceStream, TokenText
-from chaski.runner.prefix.slots import Slot
 from chaski.sample import Sampled, Sampler
 from chaski.sample.rules import TokenRules
 from chaski.sample.transforms import log_probabilities
@@ -43,22 +41,16 @@ class Schedule(Struct, frozen=True):
         return min(size, max(1, -(-self.steps * size // self.length)))
 
 
-class DenoisedAnswer(Sequence):
+class DenoisedAnswer(Answer):
     """A prompt and its answer, which is known block by block."""
 
     __slots__ = (
         "_block",
         "_chosen",
-        "_decoder",
         "_denoising",
-        "_end",
         "_num_written",
-        "_pieces",
-        "_prefilled",
-        "_request",
         "_sampler",
         "_schedule",
-        "_started",
         "_steps_left",
     )
 
@@ -67,28 +59,20 @@ class DenoisedAnswer(Sequence):
         masks = [denoising.mask] * schedule.length
         super().__init__([*request.prompt, *masks], (range(first + schedule.length),))
         self.may_store = False
-        self.adapters = request.adapters
-        self._request, self._schedule, self._denoising = request, schedule, denoising
+        self._open(request)
+        self._schedule, self._denoising = schedule, denoising
         rules = request.rules or TokenRules()
         self._sampler = Sampler(
             request.sampling, replace(rules, suppressed=rules.suppressed | {denoising.mask})
         )
         self._sampler.begin(request.prompt)
-        self._decoder = request.decoder
-        self._pieces = PieceStream(request.stop, request.keeps_stop)
         self._chosen: list[int] = []  # of blocks that are done, not written yet
         self._num_written = 0
-        self._end: DoneReason | ChaskiError | None = None
-        self._started = self._prefilled = 0.0
         self._begin_block(first)
 
     def _begin_block(self, begin: int) -> None:
         self._block = range(begin, min(begin + self._schedule.block, len(self.tokens)))
         self._steps_left = self._schedule.steps_of(len(self._block))
-
-    def start(self, slot: Slot) -> None:
-        super().start(slot)
-        self._started = perf_counter() - self.restored.seconds
 
     @property
     def counts(self) -> Counts:
@@ -149,46 +133,11 @@ class DenoisedAnswer(Sequence):
         chosen, self._chosen = self._chosen, []
         for token in chosen:
             self._num_written += 1
-            if token not in self._request.end_ids or token in self._request.shown_ends:
-                self._write(token)
+            self._write(Sampled(token))
             if self._pieces.stop_string is not None:
                 break
-        if self._end is not None:
-            reason, self._end = self._end, None
-            self._finish(reason)
-
-    def _write(self, token: int) -> None:
-        if self._decoder is None:
-            return
-        event, is_stopped = self._pieces.feed(TokenText(self._decoder.feed(token), Sampled(token)))
-        if event is not None:
-            self.events.append(event)
-        if is_stopped:
-            self._stop("stop")
-
-    def _finish(self, reason: DoneReason | ChaskiError) -> None:
-        if isinstance(reason, ChaskiError):
-            self.events.append(reason)
-            return
-        if self._decoder is not None and self._pieces.stop_string is None:
-            event = self._pieces.flush(self._decoder.flush())
-            if event is not None:
-                self.events.append(event)
-        stop_string = self._pieces.stop_string
-        self.events.append(
-            self._request.report(
-                self,
-                (self._started, self._prefilled),
-                reason=reason if stop_string is None else "stop",
-                stop_string=stop_string,
-                generated_tokens=self._num_written,
-            )
-        )
+        self._write_end(generated_tokens=self._num_written)
 
     def fail(self, error: ChaskiError) -> None:
-        self._chosen, self._end = [], None
+        self._chosen = []
         super().fail(error)
-
-    def _stop(self, reason: DoneReason | ChaskiError) -> None:
-        self.is_running = False
-        self._end = reason

@@ -8,16 +8,14 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from chaski.chat.events import DoneReason
 from chaski.chat.groups import without
 from chaski.chat.image_rows import moved_down, place, whole
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRow, OutputRows
-from chaski.runner.engine.sequence import Counts, Sequence
+from chaski.runner.engine.sequence import Counts
+from chaski.runner.generation.answer import Answer
 from chaski.runner.generation.prompt_scores import PromptScorer
 from chaski.runner.generation.request import GenerationRequest
-from chaski.runner.generation.stream import PieceStream, TokenText
-from chaski.runner.prefix.slots import Slot
 from chaski.runner.speculation.ngram import NgramSpeculator
 from chaski.runner.speculation.speculator import Speculator
 from chaski.runner.speculation.written import WrittenSpeculator
@@ -26,28 +24,22 @@ from chaski.sample import Sampled, Sampler
 __all__ = ["Generation"]
 
 
-class Generation(Sequence):
-    """A prompt and its answer. Its events are pieces of the text, and `Done`."""
+class Generation(Answer):
+    """A prompt and its answer, which grows by a token at a time."""
 
     __slots__ = (
         "_allowed",
-        "_decoder",
-        "_end",
         "_grammar",
         "_num_accepted",
         "_num_generated",
         "_num_proposed",
         "_num_sampled",
-        "_pieces",
-        "_prefilled",
         "_proposed",
-        "_request",
         "_sampled",
         "_sampler",
         "_scorer",
         "_shifted",
         "_speculator",
-        "_started",
         "_thoughts",
         "_took_largest",
     )
@@ -56,30 +48,21 @@ class Generation(Sequence):
         super().__init__(request.prompt, request.groups, request.images, request.cache_salt)
         self.may_store = request.may_store
         self.holds = request.holds
-        self.adapters = request.adapters
+        self._open(request)
         self._speculator = _speculator(request, self.tokens)
         self._grammar = request.grammar
         self._allowed = request.grammar.allowed() if request.grammar else None
         self._thoughts = request.thoughts
         self._proposed: list[int] = []  # tokens for the positions after the last one
-        self._request = request
         self._sampler = Sampler(request.sampling, request.rules)
         self._sampler.begin([token for token in self.tokens if token >= 0])
         top = request.prompt_logprobs
         self._scorer = None if top is None else PromptScorer(self.tokens, top)
-        self._decoder = request.decoder
-        self._pieces = PieceStream(request.stop, request.keeps_stop)
         self._sampled: list[Sampled] = []  # not written yet
-        self._end: DoneReason | ChaskiError | None = None  # why it ended, not written yet
         self._shifted = 0
         self._took_largest = True
         # Of those that are sampled, a sequence may leave its slot before some are written.
         self._num_sampled = self._num_generated = self._num_proposed = self._num_accepted = 0
-        self._started = self._prefilled = 0.0
-
-    def start(self, slot: Slot) -> None:
-        super().start(slot)
-        self._started = perf_counter() - self.restored.seconds
 
     @property
     def counts(self) -> Counts:
@@ -246,16 +229,20 @@ class Generation(Sequence):
             self._num_generated += 1
             if self._grammar is not None:
                 self._grammar.accept(one.token_id)
-            if one.token_id not in self._request.end_ids or one.token_id in self._request.shown_ends:
-                self._write(one)
+            rules = self._request.rules
+            self._write(one, rules is None or self._num_generated > rules.min_tokens)
         if sampled and self._grammar is not None and self.is_running:
             try:
                 self._allowed = self._grammar.allowed()
             except ChaskiError as error:
                 self._stop(error)
-        if self._end is not None:
-            reason, self._end = self._end, None
-            self._finish(reason)
+        self._write_end(
+            held_tokens=self.holds,
+            generated_tokens=self._num_generated,
+            shifted_tokens=self._shifted,
+            proposed_tokens=self._num_proposed,
+            accepted_tokens=self._num_accepted,
+        )
 
     @property
     def _length(self) -> int:
@@ -263,47 +250,8 @@ class Generation(Sequence):
         return len(self.tokens) + self._shifted
 
     def fail(self, error: ChaskiError) -> None:
-        self._sampled, self._end = [], None
+        self._sampled = []
         super().fail(error)
-
-    def _stop(self, reason: DoneReason | ChaskiError) -> None:
-        self.is_running = False
-        self._end = reason
-
-    def _write(self, sampled: Sampled) -> None:
-        """Queue the text of a token, and end with it if a stop string does."""
-        if self._decoder is None:
-            return
-        rules = self._request.rules
-        may_stop = rules is None or self._num_generated > rules.min_tokens
-        piece = TokenText(self._decoder.feed(sampled.token_id), sampled)
-        event, is_stopped = self._pieces.feed(piece, may_stop)
-        if event is not None:
-            self.events.append(event)
-        if is_stopped:
-            self._stop("stop")
-
-    def _finish(self, reason: DoneReason | ChaskiError) -> None:
-        if isinstance(reason, ChaskiError):
-            self.events.append(reason)
-            return
-        if self._decoder is not None and self._pieces.stop_string is None:
-            event = self._pieces.flush(self._decoder.flush())
-            if event is not None:
-                self.events.append(event)
-        stop_string = self._pieces.stop_string
-        done = self._request.report(
-            self,
-            (self._started, self._prefilled),
-            reason=reason if stop_string is None else "stop",
-            stop_string=stop_string,
-            held_tokens=self.holds,
-            generated_tokens=self._num_generated,
-            shifted_tokens=self._shifted,
-            proposed_tokens=self._num_proposed,
-            accepted_tokens=self._num_accepted,
-        )
-        self.events.append(done)
 
 
 def _speculator(request: GenerationRequest, tokens: Items[int]) -> Speculator | None:
