@@ -120,15 +120,17 @@ def scale_by_expert(x: Tensor, groups: Tensor, scales: Weight) -> Tensor:
     return x.graph.record("scale_by_expert", (x, groups, scales), x.shape)
 
 
-def group_by_expert(routes: Tensor, experts: int) -> Tensor:
+def group_by_expert(routes: Tensor, experts: int, repeats: bool = False) -> Tensor:
     """Return the order of rows for `routes` (n, 2, count) -> (n, count, 4) int32, for the operations below.
 
     It contains four lists of n · count entries: the pair of each row, the row of each pair, the numbers of
     the chosen experts in ascending order, and the end of each one's rows. Entries after the last chosen
-    expert are experts without rows.
+    expert are experts without rows. `repeats`: a token may have the same expert several times.
     """
     shape = (routes.shape[0], routes.shape[2], 4)
-    return routes.graph.record("group_by_expert", (routes,), shape, DType.I32, experts=experts)
+    return routes.graph.record(
+        "group_by_expert", (routes,), shape, DType.I32, experts=experts, repeats=repeats
+    )
 
 
 def dispatch(x: Tensor, groups: Tensor, routes: Tensor | None = None) -> Tensor:

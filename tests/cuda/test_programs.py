@@ -16,9 +16,9 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="the runtime compiler is not i
 ARCHITECTURES = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 _SMALL = """
 add_vector average_rows chunked_conv concat_columns dispatch embedding gaussian_top_k
-group_by_expert keep_chunked_inputs keep_delta_rows keep_inputs lora_down matmul_float
-move_cells multiply_vector product rms rope rows scale_by_expert scale_experts scale_rows scatter slice
-space_to_depth unpack
+group_by_expert hash_ngrams head_sums keep_chunked_inputs keep_delta_rows keep_inputs lora_down matmul_float
+move_cells multiply_vector product rms rooted_dots rope rows scale_by_expert scale_experts scale_heads
+scale_rows scatter slice space_to_depth token_numbers unpack
 """
 LIMITS: dict[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),
@@ -41,6 +41,9 @@ LIMITS: dict[str, tuple[int, int]] = {
     "attention": (128, 60),
     "matmul_many 128": (128, 200),
     "gated_delta": (168, 0),
+    "ssd": (128, 0),
+    "selective_scan": (80, 0),
+    "generalized_delta": (80, 0),
     "matmul 8": (224, 0),
 }
 """Limits of a kernel's registers per thread and spilled bytes.
@@ -146,8 +149,10 @@ def other_programs() -> list[Program]:
         many_tokens("Q4_K", 8),
         Program("adapters"),
         Program("experts"),
+        Program("ngrams"),
         Program("recurrent"),
         Program("rows"),
+        Program("scans"),
         Program("top_k"),
         Program("unpack"),
     ]

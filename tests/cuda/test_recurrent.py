@@ -7,6 +7,7 @@ import pytest
 
 from chaski.ml import CPUOptions, open_backend
 from tests.cuda.devices import BACKENDS
+from tests.ml import test_state_spaces
 from tests.ml.delta_plans import DeltaNet, Shape, Tokens, assert_one_answer
 from tests.ml.test_short_conv import compiled, run
 
@@ -35,6 +36,15 @@ def test_short_convolutions(backend: str, taps: int) -> None:
     plans = [compiled(name, "auto", taps) for name in ("cpu", backend)]
     for segments in [first, [(0, 19, 0, 3, 4), (19, 20, 0, 3, 5), (20, 22, 20, 1, 2)], [(0, 22, 0, 5, 5)]]:
         expected, found = (run(plan, list(range(22)), segments) for plan in plans)
+        np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+@on_each
+@pytest.mark.parametrize("kind", test_state_spaces.SHAPES)
+def test_state_spaces_and_states_with_separate_decays(backend: str, kind: str) -> None:
+    expected = test_state_spaces.computed(kind, ("cpu", "auto"), [test_state_spaces.COUNT])
+    for counts in ([test_state_spaces.COUNT], [1, 40, 1, 33]):
+        found = test_state_spaces.computed(kind, (backend, "auto"), counts)
         np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 

@@ -528,6 +528,44 @@ def test_experts(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> 
     assert_same(backend, path, record, list(range(tokens)), plain=("bias", "wide"))
 
 
+@on_each
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_experts_that_a_token_has_twice(tmp_path: Path, backend: str, tokens: int) -> None:
+    """Then an expert may have more rows than there are tokens."""
+    type, experts, hidden = QuantType.Q8_0, 2, 64
+    weights = bytes_as(random_weights(type, experts * 48, hidden), type, (experts, 48, hidden))
+    routes = np.zeros((MOST, 6), np.float32)
+    routes[:, 3:] = np.random.default_rng(1).standard_normal((MOST, 3))
+    routes[3, 1] = 1
+    path = write(tmp_path / "a.gguf", table=activations(MOST, hidden), routes=routes, gate=weights)
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        chosen = ops.embedding(ids, w["routes"]).reshape(2, 3)
+        groups = moe_ops.group_by_expert(chosen, experts, repeats=True)
+        rows = moe_ops.dispatch(ops.embedding(ids, w["table"]), groups)
+        return moe_ops.combine(moe_ops.expert_linear(rows, groups, w["gate"]), groups, chosen)
+
+    assert_same(backend, path, record, list(range(tokens)))
+
+
+@on_each
+def test_hashes_of_ngrams_and_heads(tmp_path: Path, backend: str) -> None:
+    table = np.random.default_rng(2).standard_normal((MOST, 48)).astype(np.float32)
+    before = np.random.default_rng(3).integers(0, 9, (MOST, 48)).astype(np.float32)
+    path = write(tmp_path / "a.gguf", table=table, before=before)
+    factors = np.array([0.5, -3.0, 1.7], np.float32)
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.embedding(ids, w["table"]).reshape(3, 16)
+        numbers = ops.slice(ops.embedding(ids, w["before"]), 0, 3)
+        row = ops.hash_ngrams(ids, numbers, [2**61 - 1, 2**40 + 7, 99], 101, 7, 4)
+        y = [(ops.embedding(row, w["table"]), 0, 1), (ops.scale_heads(x, factors).reshape(48), 48, 1)]
+        y += [(ops.head_sums(x), 96, 1), (ops.rooted_dots(x, x * -0.5, 0.25, 1e-6), 99, 1)]
+        return ops.concat([*y, (ops.token_numbers(ids), 102, 1)])
+
+    assert_same(backend, path, record, list(range(40)))
+
+
 ARCHITECTURES = Path(__file__).parents[1] / "data" / "architectures"
 DENSE = ["gemma2", "gemma3n", "granite", "phi3-long", "qwen3"]
 MORE_DENSE = [

@@ -56,7 +56,8 @@ def scale_by_expert(x: F32, groups: I32, scales: F32) -> F32:
     return y
 
 
-def group_by_expert(routes: F32, *, experts: int) -> I32:
+def group_by_expert(routes: F32, *, experts: int, repeats: bool) -> I32:
+    assert repeats or all(len(set(row)) == len(row) for row in routes[:, 0].tolist()), "an expert twice"
     of_pairs = routes[:, 0].ravel().astype(np.int32)
     groups = np.empty((len(of_pairs), 4), np.int32)
     groups[:, 0] = np.argsort(of_pairs, kind="stable")

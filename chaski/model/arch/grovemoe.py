@@ -35,7 +35,7 @@ class AdjugateExperts(Module):
 
     def __call__(self, x: Tensor, routes: Tensor) -> Tensor:
         routes = self._of_groups(routes)
-        groups = group_by_expert(routes, self._count)
+        groups = group_by_expert(routes, self._count, repeats=True)
         rows = dispatch(x, groups)
         hidden = ops.swiglu(self.ffn_gate_chexps(rows, groups), self.ffn_up_chexps(rows, groups))
         return combine(self.ffn_down_chexps(hidden, groups), groups, routes)

@@ -43,7 +43,8 @@ def scale_by_expert(lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor,
 
 
 def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
-    lowering.compute(node, {"routes": routes}, count=node.shape[1], **node.attributes)
+    experts = node.attributes["experts"]
+    lowering.compute(node, {"routes": routes}, count=node.shape[1], experts=experts)
 
 
 def dispatch(

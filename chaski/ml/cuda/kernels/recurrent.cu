@@ -1,27 +1,12 @@
-// Layers that store a state for each sequence: short convolutions, and the gated delta net, whose rule of
-// order is in native/include/gated_delta.h.
-#include "storage.h"
+// Layers that store a state for each sequence: short convolutions, and the gated delta net and Mamba 2, whose
+// rules of order are in native/include/gated_delta.h.
+#include "segments.h"
 
 namespace chaski::CHASKI_ISA {
-
-using States = StorageOf<DType::F32>;
 
 constexpr int kChunk = 32, kRing = 2 * kChunk;  // kDeltaChunk, kDeltaRing
 constexpr int kColumns = 64;                    // of a thread block, one for each thread
 constexpr int kTile = 8;                        // tokens whose sums a thread has at a time
-
-CHASKI_INLINE float* row_of(const Storage& s, int64_t head, int64_t cell) {
-    return reinterpret_cast<float*>(States{s}.row(head, cell));
-}
-
-// The segment of short_conv.h: the tokens [begin, end), whose sequence begins in the batch at `first`.
-struct Segment {
-    int32_t begin;
-    int32_t end;
-    int32_t first;
-    int32_t source;
-    int32_t target;
-};
 
 // The segment of gated_delta.h: the tokens [begin, end) from `position` on.
 struct ChunkSegment {
@@ -37,13 +22,6 @@ struct ChunkSegment {
     CHASKI_INLINE int last_chunk() const { return (end_position() - 1) / kChunk * kChunk; }
     CHASKI_INLINE int64_t token(int at) const { return begin + (at - position); }
 };
-
-// The segment of a token.
-template <class T>
-CHASKI_INLINE const T& segment_of(const T* segments, int64_t token) {
-    while (segments->end <= token) ++segments;
-    return *segments;
-}
 
 struct ShortConv {
     const float* x;
@@ -145,7 +123,8 @@ struct GatedDelta {
     Storage log_decays;  // [head] [ring]
     int64_t value_size;
     int64_t is_tiled;
-    float* y;  // [token][head][value size]
+    const float* skip;  // [head]: D of Mamba 2
+    float* y;           // [token][head][value size]
 
     CHASKI_INLINE int64_t heads() const { return log_decays.heads; }
     CHASKI_INLINE int64_t key_size() const { return keys.size / kRing; }
@@ -170,7 +149,9 @@ struct Slab {
 };
 
 // The part of one chunk that a segment covers, for a head and some columns: the tokens `first` to `last` - 1
-// of the chunk. It is empty if a full chunk was open.
+// of the chunk. It is empty if a full chunk was open. Without kCorrects, which is Mamba 2, pseudo values need
+// no keys.
+template <bool kCorrects>
 struct Chunk {
     const GatedDelta& a;
     const ChunkSegment& segment;
@@ -231,10 +212,10 @@ struct Chunk {
             float by_key = 0.0f, by_query = 0.0f;
 #pragma unroll 4
             for (int64_t at = 0; at < a.key_size(); ++at) {
-                by_key = device::fma(other[at], own[at], by_key);
+                if constexpr (kCorrects) by_key = device::fma(other[at], own[at], by_key);
                 by_query = device::fma(other[at], q[at], by_query);
             }
-            slab.corrections[i][j] = by_key;
+            if constexpr (kCorrects) slab.corrections[i][j] = by_key;
             slab.answers[i][j] = by_query;
         }
     }
@@ -250,7 +231,7 @@ struct Chunk {
             if (i > j) since += g;
             if (i < first || j > i) continue;
             const float d = exp(F32x16{since}).v;
-            slab.corrections[i][j] = -(d * slab.corrections[i][j]);
+            if constexpr (kCorrects) slab.corrections[i][j] = -(d * slab.corrections[i][j]);
             slab.answers[i][j] = d * slab.answers[i][j];
         }
         slab.decays[j] = exp(F32x16{sum}).v;
@@ -278,7 +259,7 @@ struct Chunk {
             const float own = s[at * a.columns()];
 #pragma unroll
             for (int t = 0; t < kCount; ++t) {
-                correction[t] = device::fma(own, k[t][at], correction[t]);
+                if constexpr (kCorrects) correction[t] = device::fma(own, k[t][at], correction[t]);
                 answer[t] = device::fma(own, q[t][at], answer[t]);
             }
         }
@@ -289,10 +270,13 @@ struct Chunk {
             const int64_t place = segment.token(begin + own) * a.heads() + head;
             const bool is_value = column < a.value_size;
             const float decay = slab.decays[own];
-            float u =
-                device::fma(-decay, correction[t], is_value ? a.v[place * a.value_size + column] : 0.0f);
-            for (int j = 0; j < own; ++j) {
-                u = device::fma(slab.values[j][threadIdx.x], slab.corrections[own][j], u);
+            const float v = is_value ? a.v[place * a.value_size + column] : 0.0f;
+            float u = v;
+            if constexpr (kCorrects) {
+                u = device::fma(-decay, correction[t], v);
+                for (int j = 0; j < own; ++j) {
+                    u = device::fma(slab.values[j][threadIdx.x], slab.corrections[own][j], u);
+                }
             }
             u = a.beta[place] * u;
             slab.values[own][threadIdx.x] = u;
@@ -301,6 +285,7 @@ struct Chunk {
             for (int j = 0; j <= own; ++j) {
                 y = device::fma(slab.values[j][threadIdx.x], slab.answers[own][j], y);
             }
+            if constexpr (!kCorrects) y = device::fma(a.skip[head], v, y);
             if (is_value) a.y[place * a.value_size + column] = y;
         }
     }
@@ -341,11 +326,16 @@ struct Chunk {
 };
 
 // There is a thread block for each kColumns columns of a head, for each head, and for each segment.
-CHASKI_KERNEL(gated_delta, GatedDelta) {
+template <bool kCorrects>
+CHASKI_INLINE void run_chunks(const GatedDelta& a) {
     if (blockIdx.z >= *a.num_segments) return;
     const ChunkSegment& segment = a.segments[blockIdx.z];
-    for (int at = segment.since; at < segment.end_position(); at += kChunk) Chunk(a, segment, at).run();
+    for (int at = segment.since; at < segment.end_position(); at += kChunk) {
+        Chunk<kCorrects>(a, segment, at).run();
+    }
 }
+CHASKI_KERNEL(gated_delta, GatedDelta) { run_chunks<true>(a); }
+CHASKI_KERNEL(ssd, GatedDelta) { run_chunks<false>(a); }
 
 // Stores the keys and log decays of the last two chunks, after the last read of the rows that they replace.
 // There is a thread block for each head and each segment.

@@ -80,6 +80,12 @@ CHASKI_KERNEL(scale_rows, ScaledParts) {
     if (i < *a.n * a.parts * a.width) a.y[i] = a.x[i] * a.factors[i / a.width];
 }
 
+// The parts of all rows have the same factors.
+CHASKI_KERNEL(scale_heads, ScaledParts) {
+    const int64_t i = thread();
+    if (i < *a.n * a.parts * a.width) a.y[i] = a.x[i] * a.factors[i / a.width % a.parts];
+}
+
 CHASKI_KERNEL(multiply_vector, Scaled) {
     const int64_t i = thread();
     if (i < *a.n * a.width) a.y[i] = a.x[i] * a.factors[i % a.width];
@@ -166,6 +172,22 @@ struct Statistics {
     int64_t width;
     float* y;
 };
+
+struct HeadSums {
+    const float* x;
+    Count n;
+    int64_t heads;
+    int64_t size;
+    float* y;
+};
+
+// There is a thread block for each head.
+CHASKI_KERNEL(head_sums, HeadSums) {
+    const int64_t row = blockIdx.x;
+    if (row >= *a.n * a.heads) return;
+    const double total = row_sum(a.x + row * a.size, a.size, [](double v) { return v; });
+    if (threadIdx.x == 0) a.y[row] = static_cast<float>(total);
+}
 
 CHASKI_KERNEL(rms, Statistics) {
     const int64_t row = blockIdx.x;

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import Double, Kernel, Lowering, Sizes, vector_of
+from chaski.ml.cuda.lowering import Constant, Double, Kernel, Lowering, Sizes, vector_of
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor, Weight, width
 
-__all__ = ["by_vector", "elementwise", "gaussian_top_k", "layer_norm", "rms", "rms_norm", "scale_rows"]
+__all__ = [
+    *("by_vector", "elementwise", "gaussian_top_k", "head_sums", "layer_norm", "rms", "rms_norm"),
+    *("scale_heads", "scale_rows"),
+]
 
 
 def rms_norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None = None) -> None:
@@ -71,6 +74,12 @@ def scale_rows(lowering: Lowering, node: Tensor, x: Tensor, factors: Tensor) -> 
     lowering.for_each("rows", "scale_rows", node, width(node), *arguments)
 
 
+def scale_heads(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    factors = node.attributes["factors"]
+    arguments = (x, lowering.count(node), len(factors), width(node) // len(factors), Constant(factors))
+    lowering.for_each("rows", "scale_heads", node, width(node), *arguments, lowering.new(node))
+
+
 def by_vector(lowering: Lowering, node: Tensor, x: Tensor, vector: Weight) -> None:
     arguments = (x, lowering.count(node), width(node), vector_of(vector), lowering.new(node))
     lowering.for_each("rows", node.op, node, width(node), *arguments)
@@ -80,16 +89,22 @@ def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     _with_row_sums(lowering, node, x, lowering.count(node), width(x), lowering.new(node))
 
 
+def head_sums(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    heads = width(node)
+    arguments = (x, lowering.count(node), heads, width(x) // heads, lowering.new(node))
+    _with_row_sums(lowering, node, *arguments, heads=heads)
+
+
 def gaussian_top_k(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     multiplier = Double(float(np.float32(node.attributes["multiplier"])))
     _with_row_sums(lowering, node, x, lowering.count(node), width(x), multiplier, lowering.new(node))
 
 
-def _with_row_sums(lowering: Lowering, node: Tensor, *arguments: Any) -> None:
-    """Add a step with a thread block per row, and the shared memory that `row_sum` of rows.cu needs."""
+def _with_row_sums(lowering: Lowering, node: Tensor, *arguments: Any, heads: int = 1) -> None:
+    """Add a step with a thread block per head, and the shared memory that `row_sum` of rows.cu needs."""
     dim, op = lowering.dim(node), node.op
 
     def choose(sizes: Sizes) -> Kernel:
-        return Kernel(Program("rows"), op, (sizes[dim], 1, 1), 256, 8 * (2048 + 1))
+        return Kernel(Program("rows"), op, (sizes[dim] * heads, 1, 1), 256, 8 * (2048 + 1))
 
     lowering.step(choose, *arguments)

@@ -120,12 +120,18 @@ class _Sharing(Struct, frozen=True):
     """The distribution of the rows of `tokens` tokens over matrices.
 
     Without experts, one matrix multiplies all rows. With experts, each token has `pairs` rows, and each
-    expert multiplies some of them.
+    expert multiplies some of them: one of each token at most, unless experts may repeat.
     """
 
     tokens: int
     experts: int = 0
     pairs: int = 1
+    repeats: bool = False
+
+    @property
+    def most(self) -> int:
+        """The largest number of rows in a group."""
+        return self.tokens * self.pairs if self.repeats else self.tokens
 
     @property
     def groups(self) -> int:
@@ -155,7 +161,7 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
         def choose_float(sizes: Sizes) -> Kernel:
             shared = sharing(sizes)
             program = Program("matmul_float", (*_format(type), ("CHASKI_TOKENS", 4), *shared.defines))
-            grid = (-(-panels // 8), -(-shared.tokens // 4), shared.groups)
+            grid = (-(-panels // 8), -(-shared.most // 4), shared.groups)
             return Kernel(program, "matmul_float", grid, 128)
 
         (only,) = products
@@ -185,13 +191,13 @@ def _experts(lowering: Lowering, node: Tensor) -> tuple[Callable[[Sizes], _Shari
     assert isinstance(pairs, int)
     stride = matrices[1].offset - matrices[0].offset if len(matrices) > 1 else 0
     arguments = (groups, pairs, int(node.operands[0] in lowering.rounding.dispatched), stride)
-    return lambda sizes: _Sharing(sizes[dim], len(matrices), pairs), arguments
+    repeats = groups.attributes.get("repeats", True)  # unknown for rows of another device
+    return lambda sizes: _Sharing(sizes[dim], len(matrices), pairs, repeats), arguments
 
 
 def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, lowering: Lowering) -> Kernel:
     """Return a kernel whose thread blocks go from panel to panel, with separate blocks per eight tokens."""
-    tokens = sharing.tokens
-    own = min(8, tokens)
+    own = min(8, sharing.most)
     is_small = type.block_size == 32
     steps = 1 if type in _SUPER else type.block_size // (16 if type in _WITH_SHORT_SUBS else 32)
     floats = 1 if type in _SUPER else 4 if type in _WITH_MINS else 2
@@ -220,7 +226,7 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
     )
     each = max(1, min(2048 // threads, lowering.shared_memory // shared))
     blocks = -(-lowering.multiprocessors * each // sharing.groups)
-    grid = (min(panels, blocks), -(-tokens // own), sharing.groups)
+    grid = (min(panels, blocks), -(-sharing.most // own), sharing.groups)
     return Kernel(Program("matmul", defines), "matmul", grid, threads, shared, is_early=True)
 
 
@@ -261,7 +267,7 @@ def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, loweri
         ("CHASKI_BOUNDS", f"{threads},1"),
         *sharing.defines,
     )
-    grid = (blocks(panels), -(-sharing.tokens // own), sharing.groups)
+    grid = (blocks(panels), -(-sharing.most // own), sharing.groups)
     return Kernel(Program("matmul_many", defines), "matmul_many", grid, threads, memory(stages, panels, own))
 
 

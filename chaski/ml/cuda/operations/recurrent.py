@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.graph import KVBuffer, Tensor, width
 from chaski.ml.recurrent_ops import CHUNK
 
-__all__ = ["chunked_conv", "gated_delta", "short_conv"]
+__all__ = ["chunked_conv", "gated_delta", "generalized_delta", "selective_scan", "short_conv"]
 
 _PROGRAM = Program("recurrent")
 _COLUMNS = 64  # per thread block
@@ -22,6 +22,68 @@ _SLAB_BYTES = 4 * (2 * CHUNK * CHUNK + 3 * CHUNK + CHUNK * _COLUMNS)
 
 
 def short_conv(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, states: KVBuffer) -> None:
+    _check_states(lowering, node, segments, states)
+    _convolve(lowering, node, x, segments, states)
+
+
+def selective_scan(
+    lowering: Lowering,
+    node: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    b: Tensor,
+    c: Tensor,
+    segments: Tensor,
+    states: KVBuffer,
+) -> None:
+    _check_states(lowering, node, segments, states)
+    a = np.ascontiguousarray(node.attributes["a"].T)
+    arguments = (
+        *(x, dt, b, c, segments, lowering.count(segments), Constant(a), KVStorage.of(states)),
+        lowering.new(node),
+    )
+    _scan(lowering, node, segments, (states.heads, states.size, 1), arguments)
+
+
+def generalized_delta(
+    lowering: Lowering,
+    node: Tensor,
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    segments: Tensor,
+    states: KVBuffer,
+    *correction: Tensor,
+) -> None:
+    _check_states(lowering, node, segments, states)
+    key_size, value_size = k.shape[2], v.shape[2]
+    assert isinstance(key_size, int)
+    arguments = (
+        *(r, w, k, v, segments, lowering.count(segments), KVStorage.of(states)),
+        *(*(correction or (None, None)), key_size, value_size, lowering.new(node)),
+    )
+    _scan(lowering, node, segments, (key_size, states.size // key_size, states.heads), arguments)
+
+
+def _scan(
+    lowering: Lowering, node: Tensor, segments: Tensor, state: tuple[int, int, int], arguments: Sequence[Any]
+) -> None:
+    """Add a step with a thread for each column of each head. `state`: rows, columns, heads."""
+    rows, columns, heads = state
+    dim, threads = lowering.dim(segments), _COLUMNS
+    while 4 * rows * threads > lowering.shared_memory:
+        threads //= 2
+
+    def choose(sizes: Sizes) -> Kernel:
+        blocks, count = -(-columns // threads), sizes[dim]
+        grid = (blocks, count, 1) if node.op == "selective_scan" else (blocks, heads, count)
+        return Kernel(Program("scans"), node.op, grid, threads, 4 * rows * threads)
+
+    lowering.step(choose, *arguments)
+
+
+def _check_states(lowering: Lowering, node: Tensor, segments: Tensor, states: KVBuffer) -> None:
     def is_fitting(given: npt.NDArray[np.int32]) -> bool:
         _, _, first, source, target = given.T
         is_first = (first == given[:, 0]) | (first == np.concatenate([[-1], first[:-1]]))
@@ -29,7 +91,6 @@ def short_conv(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, st
         return bool(np.all(is_first & is_row))
 
     _check(lowering, node, segments, is_fitting)
-    _convolve(lowering, node, x, segments, states)
 
 
 def chunked_conv(
@@ -63,17 +124,19 @@ def gated_delta(
     states: KVBuffer,
     *rows: KVBuffer,
 ) -> None:
+    """Lower `gated_delta`, and `ssd` with its factors of values."""
     _check_chunks(lowering, node, segments, rows[0], states)
     heads, value_size, key_size = v.shape[1], v.shape[2], k.shape[2]
     assert isinstance(heads, int)
     assert isinstance(value_size, int)
     assert isinstance(key_size, int)
     dim = lowering.dim(segments)
+    skip = Constant(node.attributes["d"]) if node.op == "ssd" else None
     shared = _SLAB_BYTES + 4 * CHUNK * (key_size + 1)
 
     def choose(sizes: Sizes) -> Kernel:
         grid = (-(-value_size // _COLUMNS), heads, sizes[dim])
-        return Kernel(_PROGRAM, "gated_delta", grid, _COLUMNS, shared)
+        return Kernel(_PROGRAM, node.op, grid, _COLUMNS, shared)
 
     def choose_keep(sizes: Sizes) -> Kernel:
         return Kernel(_PROGRAM, "keep_delta_rows", (1, heads, sizes[dim]), 256)
@@ -81,7 +144,7 @@ def gated_delta(
     arguments = (
         *(q, k, v, log_decay, beta, segments, lowering.count(segments)),
         *(KVStorage.of(buffer) for buffer in (states, *rows)),
-        *(value_size, int(node.attributes["tiled"]), lowering.new(node)),
+        *(value_size, int(node.attributes.get("tiled", False)), skip, lowering.new(node)),
     )
     lowering.step(choose, *arguments)
     lowering.step(choose_keep, *arguments)

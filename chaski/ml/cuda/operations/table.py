@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from chaski.errors import UnsupportedError
 from chaski.ml.cuda.lowering import Lowering
-from chaski.ml.cuda.operations import adapters, attention, elements, moe, products, recurrent, rows
+from chaski.ml.cuda.operations import adapters, attention, elements, moe, ngrams, products, recurrent, rows
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor
 
@@ -19,11 +19,13 @@ _NAMED: tuple[Callable[..., None], ...] = (
     adapters.adapt,
     *(attention.rope, attention.store, attention.stored, attention.rotate_cells, attention.attention),
     attention.attention_by_distance,
-    *(elements.rms_norm, elements.layer_norm, elements.scale_rows, elements.rms),
-    elements.gaussian_top_k,
+    *(elements.rms_norm, elements.layer_norm, elements.scale_rows, elements.scale_heads, elements.rms),
+    *(elements.head_sums, elements.gaussian_top_k),
     *(moe.router, moe.scale_experts, moe.scale_by_expert, moe.group_by_expert, moe.dispatch, moe.combine),
     *(products.add, products.embedding, products.product),
+    *(ngrams.token_numbers, ngrams.hash_ngrams, ngrams.rooted_dots),
     *(recurrent.short_conv, recurrent.chunked_conv, recurrent.gated_delta),
+    *(recurrent.selective_scan, recurrent.generalized_delta),
     *(rows.rows, rows.scatter, rows.slice, rows.concat, rows.top_k),
 )
 """The functions that have the names of their operations."""
@@ -34,6 +36,7 @@ OPERATIONS: Mapping[str, Callable[..., None]] = {
     **{function.__name__: function for function in _NAMED},
     "add_vector": elements.by_vector,
     "multiply_vector": elements.by_vector,
+    "ssd": recurrent.gated_delta,
     "average_rows": rows.group_rows,
     "space_to_depth": rows.group_rows,
 }

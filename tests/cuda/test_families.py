@@ -1,0 +1,28 @@
+"""A GPU computes the bits of the cpu backend for each family that has a converter."""
+
+from __future__ import annotations
+
+import pytest
+
+import chaski
+from tests import families
+from tests.cuda.emulated import NAME
+
+CPU_ONLY = {"deepseek32", "glm_dsa", "qwen4exp"}
+"""Families with operations that GPUs lack: see test_refusals.py."""
+NAMES = {name.partition("/")[0]: name for name in sorted(families.VARIANTS, reverse=True)}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", sorted(NAMES.keys() - CPU_ONLY))
+def test_a_family_has_the_bits_of_the_processor(family: str) -> None:
+    path, prompt = families.converted(NAMES[family]), [7 * i % 290 + 3 for i in range(45)]
+    found = []
+    for backend in ("cpu", NAME):
+        with chaski.load(path, threads=1, context=128, backend=backend) as llm:
+            if "embedding" in llm.capabilities:
+                found.append((llm.embed(["some text"]).tobytes(), None))
+            else:
+                logits = llm.logits(prompt).tobytes()
+                found.append((logits, llm.generate(prompt[:4], num_predict=12, temperature=0).token_ids))
+    assert found[0] == found[1]
