@@ -41,6 +41,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "attention": (128, 60),
     "matmul_many 128": (128, 200),
     "gated_delta": (168, 0),
+    "choose_cells": (128, 0),
     "ssd": (128, 0),
     "selective_scan": (80, 0),
     "generalized_delta": (80, 0),
@@ -147,6 +148,10 @@ def other_programs() -> list[Program]:
             "matmul_float", (("CHASKI_WEIGHTS", "F16Weights"), ("CHASKI_TOKENS", 4), ("CHASKI_EXPERTS", 1))
         ),
         many_tokens("Q4_K", 8),
+        *(
+            Program("choose", (*kept(each), *heads, ("CHASKI_ROWS", rows), rounding[0]))
+            for each, rows in (("I16", 16), ("F16", 16), ("F32", 8))
+        ),
         Program("adapters"),
         Program("experts"),
         Program("ngrams"),

@@ -18,26 +18,31 @@ from chaski.ml.cuda.lowering import (
     Lowering,
     Made,
     Sizes,
-    Staged,
-    sequences_of,
     storage_of,
-    tasks_of,
-    tiles_of,
     vector_of,
+)
+from chaski.ml.cuda.operations.seen import (
+    APART,
+    CHUNK,
+    WHOLE,
+    Seen,
+    seen_in_history,
+    seen_of_chosen,
+    tasks_of_tokens,
+    tiles_of_tokens,
 )
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.graph import Dim, DType, KVBuffer, KVRole, Tensor, Weight
 from chaski.ml.rounding import BLOCK, SUPER_BLOCK
 
-__all__ = ["attention", "attention_by_distance", "rope", "rotate_cells", "store", "stored"]
+__all__ = [
+    *("attention", "attention_by_distance", "choose_cells", "chosen_attention"),
+    *("rope", "rotate_cells", "store", "stored"),
+]
 
-_CHUNK = 256
-_NO_PAIRS = np.empty((0, 2), np.int32)
 # Queries of a thread block that reads a whole history, without tensor instructions and with them: the largest
 # number whose memory fits.
 _ROWS, _TENSOR_ROWS = (16, 8, 4), (32, 16, 8)
-# Up to `_FEW` tokens are computed by chunks; up to `_MOST`, if few of them are neighbours.
-_FEW, _MOST = 32, 256
 # attention_join.cu keeps the factors of this many chunks at a time, in thread blocks of this size.
 _JOINED_CHUNKS, _JOINING_THREADS = 128, 256
 
@@ -180,6 +185,39 @@ def attention(
     cells: Tensor,
     spans: Tensor,
     sinks: Weight | None = None,
+) -> None:
+    _attend(lowering, node, q, keys, values, cells, seen_in_history(cells, spans), sinks)
+
+
+def attention_by_distance(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
+    q, keys, values, cells, spans, positions = operands
+    seen = seen_in_history(cells, spans)
+    _attend(lowering, node, q, keys, values, cells, seen, positions=positions)
+
+
+def chosen_attention(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    sinks: Weight | None = None,
+) -> None:
+    seen = seen_of_chosen(lowering, cells, spans, node.attributes["count"], node.attributes["block"])
+    _attend(lowering, node, q, keys, values, cells, seen, sinks)
+
+
+def _attend(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    seen: Seen,
+    sinks: Weight | None = None,
     positions: Tensor | None = None,
 ) -> None:
     """Give few tokens a thread block per chunk of their history, and neighbours one for all chunks."""
@@ -202,17 +240,17 @@ def attention(
     else:
         many = next(rows for rows in _ROWS if _workspace(rows, *sizes_of_heads) <= room)
         few = min(many, 4 if group <= 4 else 8)
-    tasks, starts = _tasks(lowering, spans, cells)
-    neighbours = max(1, many // group)
-    tiles = _tiles(lowering, spans, neighbours)
+    tasks, starts = tasks_of_tokens(lowering, seen)
+    neighbours = max(1, many // group) if seen.is_shared else 1
+    tiles = tiles_of_tokens(lowering, seen, neighbours)
     y = lowering.new(node)
     joined = _joined_heads(lowering, node)
     form = lowering.quantized_with(node) if joined else (None,) * 4
     table = None if positions is None else node.attributes["table"]
-    tasks_dim, tiles_dim = _tasks_dim(spans), _tiles_dim(spans, neighbours)
+    tasks_dim, tiles_dim = seen.tasks, seen.tiles(neighbours)
     parts = Buffer(4 * lowering.dims[tasks_dim] * heads * (value_size + 2), 1)
     arguments = (
-        *(q, lowering.count(q), y, KVStorage.of(key_buffer), KVStorage.of(value_buffer), cells, spans),
+        *(q, lowering.count(q), y, KVStorage.of(key_buffer), KVStorage.of(value_buffer), cells, seen.spans),
         *(vector_of(sinks), heads, float(node.attributes["scale"]), float(node.attributes["softcap"])),
         positions,
         None if table is None else Constant(np.ascontiguousarray(table, np.float32)),
@@ -227,7 +265,7 @@ def attention(
         ("CHASKI_VALUE_SIZE", value_size),
         ("CHASKI_VALUES_IN_KEYS", int(is_in_keys)),
     )
-    forms = _forms_dim(spans)
+    forms = seen.forms
 
     def kernel(name: str, rows: int, blocks: int) -> Kernel:
         is_split = name == "attention_chunk"
@@ -237,15 +275,13 @@ def attention(
         )
         grid = (blocks, key_buffer.heads, -(-group // rows))
         if not is_tensor:
-            return Kernel(
-                Program("attention", defines), name, grid, _CHUNK, _workspace(rows, *sizes_of_heads)
-            )
+            return Kernel(Program("attention", defines), name, grid, CHUNK, _workspace(rows, *sizes_of_heads))
         defines = (*defines, ("CHASKI_STAGED", int(is_split and is_staged)), ("CHASKI_BOUNDS", "256,2"))
         shared = _tensor_workspace(rows, *sizes_of_heads, is_split=is_split, is_staged=is_split and is_staged)
-        return Kernel(Program("attention_i16", defines), name, grid, _CHUNK, shared)
+        return Kernel(Program("attention_i16", defines), name, grid, CHUNK, shared)
 
     def chunks(sizes: Sizes) -> Kernel | None:
-        return kernel("attention_chunk", few, sizes[tasks_dim]) if sizes[forms] == _APART else None
+        return kernel("attention_chunk", few, sizes[tasks_dim]) if sizes[forms] == APART else None
 
     def join(sizes: Sizes) -> Kernel | None:
         together = max(1, joined)
@@ -260,22 +296,62 @@ def attention(
         grid = (sizes[dim], heads // together, 1)
         return (
             Kernel(program, "attention_join", grid, _JOINING_THREADS, shared)
-            if sizes[forms] == _APART
+            if sizes[forms] == APART
             else None
         )
 
     def whole(sizes: Sizes) -> Kernel | None:
-        return kernel("attention", many, sizes[tiles_dim]) if sizes[forms] == _WHOLE else None
+        return kernel("attention", many, sizes[tiles_dim]) if sizes[forms] == WHOLE else None
 
     for choose in (chunks, join, whole):
         lowering.step(choose, *arguments)
     if joined:
-        lowering.round_rows(node, lambda sizes: sizes[forms] == _WHOLE)
+        lowering.round_rows(node, lambda sizes: sizes[forms] == WHOLE)
 
 
-def attention_by_distance(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
-    q, keys, values, cells, spans, positions = operands
-    attention(lowering, node, q, keys, values, cells, spans, positions=positions)
+def choose_cells(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    weights: Tensor | None = None,
+) -> None:
+    """Give each multiprocessor a thread block, which takes token after token."""
+    lowering.finish(keys)
+    buffer, dim = storage_of(keys), lowering.dim(q)
+    lowering.check(cells, buffer.cells)
+    count, block = node.attributes["count"], node.attributes["block"]
+    history, heads, name = cells.shape[0], q.shape[1], spans.attributes["name"]
+    assert isinstance(history, Dim)
+    storage = KVStorage.of(buffer)
+    rows = next(each for each in _ROWS if _choice_workspace(each, buffer.size) <= lowering.shared_memory)
+    program = Program(
+        "choose",
+        (
+            *(("CHASKI_KEYS", storage.type_name), ("CHASKI_VALUES", storage.type_name)),
+            *(("CHASKI_SIZE", buffer.size), ("CHASKI_VALUE_SIZE", buffer.size), ("CHASKI_VALUES_IN_KEYS", 0)),
+            *(("CHASKI_ROWS", rows), ("CHASKI_SUPER_BLOCKS", 0)),
+        ),
+    )
+    blocks, longest = lowering.multiprocessors, history.maximum // block
+
+    def make(inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
+        if np.any(inputs[name][:, 2] % block):
+            raise ValueError(f"{name} has a span that starts inside of a block of {block} positions")
+        return (), {}
+
+    def choose(sizes: Sizes) -> Kernel:
+        grid = (min(sizes[dim], blocks), 1, 1)
+        return Kernel(program, "choose_cells", grid, CHUNK, _choice_workspace(rows, buffer.size))
+
+    lowering.derived.append(Derived((), make))
+    lowering.step(
+        choose,
+        *(q, weights, lowering.count(q), storage, cells, spans, heads, float(node.attributes["scale"])),
+        *(count, block, Buffer(4 * blocks * longest, 1), longest, lowering.new(node)),
+    )
 
 
 def _joined_heads(lowering: Lowering, node: Tensor) -> int:
@@ -289,90 +365,24 @@ def _joined_heads(lowering: Lowering, node: Tensor) -> int:
     return together if fits and node in lowering.rounding.columns else 0
 
 
-def _tasks_dim(spans: Tensor) -> str:
-    return f"tasks of {spans.attributes['name']}"
-
-
-# The size of a mask's `_forms_dim`. It distinguishes recordings of the two forms.
-_WHOLE, _APART = 1, 2
-
-
-def _forms_dim(spans: Tensor) -> str:
-    return f"forms of {spans.attributes['name']}"
-
-
-def _tasks(lowering: Lowering, spans: Tensor, cells: Tensor) -> tuple[Staged, Staged]:
-    """Return the chunks of a mask, which all its layers share: tasks, and the first task of each token.
-
-    They are empty if thread blocks read whole histories. That is so for many neighbours, and for tokens with
-    more chunks than a buffer has room for, such as a few tokens with one long history.
-    """
-    known = lowering.shared_parts.get(("tasks", spans))
-    if known is not None:
-        found: tuple[Staged, Staged] = known
-        return found
-    history, tokens = cells.shape[0], spans.shape[0]
-    assert isinstance(history, Dim)
-    assert isinstance(tokens, Dim)
-    most = min(tokens.maximum, _MOST)
-    dim, forms, name = _tasks_dim(spans), _forms_dim(spans), spans.attributes["name"]
-    room = lowering.dims[dim] = history.maximum // _CHUNK + 2 * most
-    lowering.dims[forms] = _APART
-    lowering.forms.add(forms)
-    tasks = Staged(room, 2, np.int32)
-    starts = Staged(most + 1, 1, np.int32)
-
-    def make(inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
-        given = inputs[name]
-        if len(given) <= _FEW or (len(given) <= most and 2 * sequences_of(given) > len(given)):
-            made = tasks_of(given, _CHUNK)
-            if len(made[0]) <= room:
-                return made, {dim: len(made[0]), forms: _APART}
-        return (_NO_PAIRS, _NO_PAIRS), {dim: 0, forms: _WHOLE}
-
-    lowering.derived.append(Derived((tasks, starts), make))
-    lowering.shared_parts["tasks", spans] = tasks, starts
-    return tasks, starts
-
-
-def _tiles_dim(spans: Tensor, neighbours: int) -> str:
-    return f"tiles of {spans.attributes['name']} by {neighbours}"
-
-
-def _tiles(lowering: Lowering, spans: Tensor, neighbours: int) -> Staged:
-    """Return groups of up to `neighbours` tokens of a sequence, which all layers with this mask share."""
-    dim, forms, tokens = _tiles_dim(spans, neighbours), _forms_dim(spans), spans.shape[0]
-    known = lowering.shared_parts.get((dim, spans))
-    if known is not None:
-        found: Staged = known
-        return found
-    assert isinstance(tokens, Dim)
-    name = spans.attributes["name"]
-    lowering.dims[dim] = tokens.maximum
-    tiles = Staged(tokens.maximum, 2, np.int32)
-
-    def make(inputs: Mapping[str, npt.NDArray[Any]], sizes: Sizes) -> Made:
-        made = tiles_of(inputs[name], neighbours) if sizes[forms] == _WHOLE else _NO_PAIRS
-        return (made,), {dim: len(made)}
-
-    lowering.derived.append(Derived((tiles,), make))
-    lowering.shared_parts[dim, spans] = tiles
-    return tiles
-
-
 def _workspace(rows: int, size: int, value_size: int) -> int:
     """Return the bytes of `Workspace` in attention.cu, or slightly more."""
-    of_row = 4 * (size + 16) + 4 + 4 * _CHUNK + 2 * _CHUNK + 4 * 4 + 8 * 4 + 2 * 4 + 5 * 4 * value_size
-    return rows * of_row + 3 * 4 * _CHUNK + 64
+    of_row = 4 * (size + 16) + 4 + 4 * CHUNK + 2 * CHUNK + 4 * 4 + 8 * 4 + 2 * 4 + 5 * 4 * value_size
+    return rows * of_row + 3 * 4 * CHUNK + 64
+
+
+def _choice_workspace(rows: int, size: int) -> int:
+    """Return the bytes of `Workspace` in choose.cu, or slightly more."""
+    return rows * (4 * (size + 16) + 4) + 2 * 4 * CHUNK + 8 * 8 + 64
 
 
 def _tensor_workspace(
     rows: int, size: int, value_size: int, *, is_split: bool = False, is_staged: bool = False
 ) -> int:
     """Return the bytes of `Workspace` in attention_i16.cu, or slightly more."""
-    of_row = 2 * size + 64 + 4 * (_CHUNK + 20) + 2 * 4 * 4 + 8 * 4
+    of_row = 2 * size + 64 + 4 * (CHUNK + 20) + 2 * 4 * 4 + 8 * 4
     weights = rows if is_split else 1
-    staged = _CHUNK if is_staged else 1
+    staged = CHUNK if is_staged else 1
     sums = 1 if is_split else rows
-    of_all = weights * (2 * _CHUNK + 64) + staged * 2 * value_size + sums * 4 * (value_size + 4)
-    return rows * of_row + of_all + 2 * 4 * _CHUNK + 64
+    of_all = weights * (2 * CHUNK + 64) + staged * 2 * value_size + sums * 4 * (value_size + 4)
+    return rows * of_row + of_all + 2 * 4 * CHUNK + 64

@@ -18,7 +18,7 @@ HOST_OPERATIONS = ("rope_table", "position_scale")
 _NAMED: tuple[Callable[..., None], ...] = (
     adapters.adapt,
     *(attention.rope, attention.store, attention.stored, attention.rotate_cells, attention.attention),
-    attention.attention_by_distance,
+    *(attention.attention_by_distance, attention.choose_cells, attention.chosen_attention),
     *(elements.rms_norm, elements.layer_norm, elements.scale_rows, elements.scale_heads, elements.rms),
     *(elements.head_sums, elements.gaussian_top_k),
     *(moe.router, moe.scale_experts, moe.scale_by_expert, moe.group_by_expert, moe.dispatch, moe.combine),
