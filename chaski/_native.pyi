@@ -329,6 +329,7 @@ class Plan:
         frequencies: Sequence[float],
         axes: Sequence[int],
         magnitude: float,
+        block: int,
         table: int,
     ) -> None: ...
     def rope(
@@ -378,6 +379,27 @@ class Plan:
         cells: int,
         spans: int,
         parts: int | None,
+        y: int,
+    ) -> None: ...
+    def entry_attention(
+        self,
+        dim: int,
+        history: int,
+        entries: int,
+        heads: int,
+        scale: float,
+        window: int,
+        count: int,
+        block: int,
+        q: int,
+        keys: KVStorage,
+        cells: int,
+        spans: int,
+        entry_keys: KVStorage,
+        entry_cells: int,
+        entry_spans: int,
+        weights: Weights | None,
+        sinks: int | None,
         y: int,
     ) -> None: ...
     def chosen_attention(
@@ -444,6 +466,10 @@ class Plan:
     def scale_rows(self, dim: int, parts: int, width: int, x: int, factors: int, y: int) -> None: ...
     def scale_heads(self, dim: int, size: int, factors: Sequence[float], x: int, y: int) -> None: ...
     def head_sums(self, dim: int, heads: int, size: int, x: int, y: int) -> None: ...
+    def mix_streams(
+        self, dim: int, streams: int, outputs: int, size: int, x: int, weights: int, y: int
+    ) -> None: ...
+    def sinkhorn(self, dim: int, size: int, iterations: int, eps: float, x: int, y: int) -> None: ...
     def rms(self, dim: int, width: int, x: int, y: int) -> None: ...
     def gaussian_top_k(self, dim: int, width: int, multiplier: float, x: int, y: int) -> None: ...
     def position_scale(
@@ -478,8 +504,10 @@ class Plan:
         groups: int,
         used_groups: int,
         best_of_group: int,
+        table: Sequence[int],
         weights: Weights | None,
         bias: int | None,
+        tokens: int | None,
         x: int,
         y: int,
     ) -> None: ...
@@ -586,6 +614,19 @@ class Plan:
         value_size: int,
         tiled: bool,
         skip: Sequence[float],
+        y: int,
+    ) -> None: ...
+    def pooling(
+        self,
+        dim: int,
+        segments_dim: int,
+        overlaps: bool,
+        values: int,
+        scores: int,
+        bias: Sequence[float],
+        segments: int,
+        states: KVStorage,
+        rows: KVStorage,
         y: int,
     ) -> None: ...
     def selective_scan(

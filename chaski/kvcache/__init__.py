@@ -18,6 +18,7 @@ from chaski.kvcache.kinds import (
     gated_delta,
     linear_attention,
     matrix_states,
+    pooled,
     previous_row,
 )
 from chaski.kvcache.masks import MaskInputs
@@ -55,5 +56,6 @@ __all__ = [
     "gated_delta",
     "linear_attention",
     "matrix_states",
+    "pooled",
     "previous_row",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "delayed_rows",
     "gated_delta",
     "linear_attention",
+    "pooled",
     "previous_row",
 ]
 
@@ -217,6 +218,12 @@ def delayed_rows(count: int, size: int, checkpoints: Checkpoints = _FEW) -> Recu
     The operation is `ops.chunked_conv` with `count` + 1 taps.
     """
     return Recurrent((StateShape(count, size),), checkpoints, CHUNK, RING, (StateShape(RING, size),))
+
+
+def pooled(channels: int, inputs: int, checkpoints: Checkpoints = _FEW) -> Recurrent:
+    """Return the kind of `ops.pooling`, with 2 `inputs` if groups overlap, else 1."""
+    rows = StateShape(RING, 2 * inputs * channels)
+    return Recurrent((StateShape(3, channels),), checkpoints, CHUNK, RING, (rows,))
 
 
 LayerKind = Causal | Encoder | Recurrent

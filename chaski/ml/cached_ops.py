@@ -33,6 +33,7 @@ __all__ = [
     "attention",
     "choose_cells",
     "copy_cells",
+    "entry_attention",
     "rope",
     "rope_table",
     "rotate_cells",
@@ -54,8 +55,10 @@ CONTENTS = ("store", "stored", "rotate_cells", "copy_cells")
 """The operations that return the content of a buffer, their last operand."""
 
 
-def rope_table(positions: Tensor, rope: Rope) -> Tensor:
+def rope_table(positions: Tensor, rope: Rope, block: int = 1) -> Tensor:
     """Return cosines and sines for `rope` at `positions` (n,) int32 -> (n, 2, pairs), times the magnitude.
+
+    Positions are first rounded down to multiples of `block`.
 
     If tokens have coordinates (n, axes) instead of a position, `rope.axes` names the coordinate that turns
     each pair. Equal coordinates give the same bits as a position. All layers with this rope share the table.
@@ -74,6 +77,7 @@ def rope_table(positions: Tensor, rope: Rope) -> Tensor:
         axes=axes,
         magnitude=rope.magnitude,
         neox=rope.neox,
+        block=block,
     )
 
 
@@ -238,6 +242,44 @@ def choose_cells(
     shape: Shape = (q.shape[0], count * block + block - 1)
     cells = q.graph.record("choose_cells", operands, shape, DType.I32, scale=scale, count=count, block=block)
     return ChosenMask(cells, mask.spans, count, block)
+
+
+def entry_attention(
+    q: Tensor,
+    window: tuple[Tensor, Tensor, AnyMask],
+    entries: tuple[Tensor, AnyMask],
+    *,
+    length: int,
+    block: int,
+    scale: float,
+    sinks: Weight | None = None,
+) -> Tensor:
+    """Return `attention` of q (n, heads, size) to a window of tokens and to entries -> (n, heads, size).
+
+    `window` has keys (cells, 1, size), which are also the values, and the mask of the last `length` tokens.
+    An entry stands for a group of `block` tokens, and is its own value. `entries` has the storage of entries
+    (cells, 1, size), each with the last token of its group, and a mask of tokens: the entries of all whole
+    groups that a token sees, or those that `choose_cells` chose with the same `block`.
+    """
+    (keys, values, seen), (stored_entries, groups) = window, entries
+    require(keys.shape[1:] == (1, q.shape[2]) == values.shape[1:], "entry_attention", q.shape, keys.shape)
+    require(stored_entries.shape[1:] == keys.shape[1:], "entry_attention", keys.shape, stored_entries.shape)
+    if not isinstance(seen, Mask) or not isinstance(groups, Mask | ChosenMask):
+        raise UnsupportedError(
+            "this backend cannot attend to entries of groups: load the model with another backend"
+        )
+    count = groups.count if isinstance(groups, ChosenMask) else 0
+    require(not isinstance(groups, ChosenMask) or groups.block == block, "entry_attention", block)
+    operands = (q, keys, seen.cells, seen.spans, stored_entries, groups.cells, groups.spans)
+    return q.graph.record(
+        "entry_attention",
+        (*operands, *(() if sinks is None else (sinks,))),
+        q.shape,
+        scale=scale,
+        length=length,
+        block=block,
+        count=count,
+    )
 
 
 def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, segments: Tensor) -> Tensor:

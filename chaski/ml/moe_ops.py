@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from chaski.ml.graph import DType, Tensor, Weight, require
@@ -19,6 +21,7 @@ __all__ = [
     "NEARNESS",
     "Gating",
     "Groups",
+    "RouteTable",
     "combine",
     "dispatch",
     "expert_linear",
@@ -34,18 +37,27 @@ NEARNESS = 0.02
 
 
 class Gating(IntEnum):
-    """Function of the router's logits. The first two are the metadata's `expert_gating_func` minus 1."""
+    """Function of the router's logits. All but the last are the metadata's `expert_gating_func` minus 1."""
 
     SOFTMAX = 0
     SIGMOID = 1
     CHOSEN_SOFTMAX = 2
     """Softmax over the logits of the chosen experts only."""
-    NEAREST = 3
+    SQRT_SOFTPLUS = 3
+    """The square root of ln(1 + e^logit) (DeepSeek V4)."""
+    NEAREST = 4
     """SparseMixer (Liu et al. 2024): the share of a choice among the experts whose logits are near its own.
 
     Of the experts that are not chosen yet, the best has the logit b. Those with logits s near it, for which
     (b - s) / max(|s|, b) is at most 0.02, take part in a softmax, in which the best has the weight.
     """
+
+
+class RouteTable(Struct, frozen=True):
+    """The experts of `tokens` (n,) int32: rows of `experts` (vocabulary, count)."""
+
+    tokens: Tensor
+    experts: npt.NDArray[np.int32]
 
 
 class Groups(Struct, frozen=True):
@@ -74,12 +86,13 @@ def router(
     scale: float = 1.0,
     bias: Weight | None = None,
     groups: Groups = ONE_GROUP,
+    table: RouteTable | None = None,
 ) -> Tensor:
     """Choose `count` experts for each token by logits (n, experts) -> (n, 2, count): [numbers, weights].
 
     An expert's rank is its score plus `bias` (experts,). The experts with the highest rank are chosen, best
     first; of equal ones, the lower number comes first. `groups` limits the choice. Weights are scores without
-    the bias, divided by their sum if `normalized`, times `scale`.
+    the bias, divided by their sum if `normalized`, times `scale`. `table` replaces the choice by rank.
     """
     experts = logits.shape[1]
     if not isinstance(experts, int) or not 0 < count <= experts:
@@ -94,7 +107,12 @@ def router(
             raise ValueError(
                 f"router: {groups.used} of {groups.count} groups of {experts} experts cannot be used"
             )
-    operands = (logits,) if bias is None else (logits, bias)
+    operands: tuple[Tensor | Weight, ...] = (logits,) if bias is None else (logits, bias)
+    fixed: dict[str, object] = {}
+    if table is not None:
+        require(bias is None and table.experts.shape[1:] == (count,), "router", count, table.experts.shape)
+        operands = (logits, table.tokens)
+        fixed = {"table": np.ascontiguousarray(table.experts, np.int32)}
     return logits.graph.record(
         "router",
         operands,
@@ -106,6 +124,7 @@ def router(
         groups=groups.count,
         used_groups=groups.used,
         best_of_group=groups.best,
+        **fixed,
     )
 
 

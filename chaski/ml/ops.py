@@ -16,6 +16,7 @@ from chaski.ml.cached_ops import (
     attention,
     choose_cells,
     copy_cells,
+    entry_attention,
     rope,
     rope_table,
     rotate_cells,
@@ -45,6 +46,7 @@ from chaski.ml.recurrent_ops import (
     chunked_conv,
     gated_delta,
     generalized_delta,
+    pooling,
     previous_row,
     selective_scan,
     ssd,
@@ -62,6 +64,7 @@ __all__ = [
     "concat",
     "copy_cells",
     "embedding",
+    "entry_attention",
     "erf_geglu",
     "exp",
     "first_outputs",
@@ -76,8 +79,10 @@ __all__ = [
     "l2_norm",
     "layer_norm",
     "linear",
+    "mix_streams",
     "multiply",
     "multiply_vector",
+    "pooling",
     "position_scale",
     "previous_row",
     "product",
@@ -96,6 +101,7 @@ __all__ = [
     "short_conv",
     "sigmoid",
     "silu",
+    "sinkhorn",
     "slice",
     "softcap",
     "softplus",
@@ -197,6 +203,26 @@ def head_sums(x: Tensor) -> Tensor:
     """The sum of each head's elements of x (n, heads, size) -> (n, heads), factors for `scale_rows`."""
     require(len(x.shape) == 3, "head_sums", x.shape)
     return x.graph.record("head_sums", (x,), x.shape[:2])
+
+
+def mix_streams(x: Tensor, weights: Tensor) -> Tensor:
+    """Return weighted sums of the streams of x (n, streams, size) -> (n, outputs, size).
+
+    weights (n, streams, outputs). The products are added in ascending order of the streams.
+    """
+    fits = len(x.shape) == len(weights.shape) == 3 and x.shape[:2] == weights.shape[:2]
+    require(fits, "mix_streams", x.shape, weights.shape)
+    return x.graph.record("mix_streams", (x, weights), (x.shape[0], weights.shape[2], x.shape[2]))
+
+
+def sinkhorn(x: Tensor, iterations: int, eps: float) -> Tensor:
+    """Make matrices (n, size, size) nearly doubly stochastic (Sinkhorn and Knopp 1967), from their logits.
+
+    This is the softmax of each row, plus `eps`. Then all columns are divided by their sums plus `eps`, and
+    `iterations` - 1 times all rows and then all columns.
+    """
+    require(len(x.shape) == 3 and x.shape[1] == x.shape[2] and iterations > 0, "sinkhorn", x.shape)
+    return x.graph.record("sinkhorn", (x,), x.shape, iterations=iterations, eps=eps)
 
 
 def gaussian_top_k(x: Tensor, multiplier: float) -> Tensor:

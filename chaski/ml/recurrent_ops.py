@@ -22,6 +22,7 @@ __all__ = [
     "gated_delta",
     "generalized_delta",
     "padded_columns",
+    "pooling",
     "previous_row",
     "selective_scan",
     "ssd",
@@ -122,6 +123,39 @@ def ssd(
     require(d.shape == x.shape[1:2], "ssd", d.shape, x.shape)
     d = np.ascontiguousarray(d, np.float32)
     return c.graph.record("ssd", (c, b, x, log_decay, dt, segments, states, *rows), x.shape, d=d)
+
+
+def pooling(
+    values: Tensor,
+    scores: Tensor,
+    bias: npt.NDArray[np.float32],
+    states: KVBuffer,
+    rows: KVBuffer,
+    segments: Tensor,
+) -> Tensor:
+    """Return the softmax-weighted means of groups of tokens up to each token -> (n, channels).
+
+    A group is `ratio` positions from a multiple of it on. values and scores are (n, inputs · channels), and
+    `bias` (ratio, inputs · channels) is added to the scores by the place in the group. Each channel has its
+    own softmax. With two inputs, groups overlap: the second ones are for a token's own group, and the first
+    ones for the group after it, which takes all tokens of the group before (DeepSeek V4). So a token has the
+    result of its whole group if it is the last one.
+    A row of `states` (3, channels) is the state at a boundary, and a row of `rows` (RING, 2 · inputs ·
+    channels) contains the inputs since then. `segments`: see `gated_delta`. Without overlap, `ratio` is a
+    multiple of CHUNK or divides it; with overlap it divides it.
+    """
+    (ratio, width), channels = bias.shape, states.size
+    fits = values.shape == scores.shape and values.shape[1:] == (width,) and width in (channels, 2 * channels)
+    require(fits and states.heads == 3, "pooling", values.shape, scores.shape, bias.shape, states)
+    require((rows.heads, rows.size) == (RING, 2 * width), "pooling", bias.shape, rows)
+    in_chunks = CHUNK % ratio == 0 or (ratio % CHUNK == 0 and width == channels)
+    require(in_chunks and segments.shape[1:] == (7,), "pooling", bias.shape, segments.shape)
+    return values.graph.record(
+        "pooling",
+        (values, scores, segments, states, rows),
+        (values.shape[0], channels),
+        bias=np.ascontiguousarray(bias, np.float32),
+    )
 
 
 def selective_scan(

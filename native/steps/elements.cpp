@@ -3,8 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <stdexcept>
+#include <string>
 
 namespace chaski {
+
+const Elementwise& find_elementwise(const Ops& ops, const std::string& name) {
+    for (const Elementwise* op = ops.elementwise; op->name != nullptr; ++op) {
+        if (op->name == name) return *op;
+    }
+    throw std::invalid_argument("elementwise: no operation " + name);
+}
 
 std::unique_ptr<Step> elementwise(const Elementwise& op, int dim, std::int64_t width,
                                   const std::vector<const float*>& operands, std::vector<float> parameters,

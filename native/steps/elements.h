@@ -1,6 +1,7 @@
 // Elementwise and norm steps, which may quantize their results.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "kinds.h"
@@ -20,6 +21,9 @@ std::unique_ptr<Step> norm(int dim, std::int64_t heads, std::int64_t size, const
         quantize(y, i * heads * size, heads * size);
     });
 }
+
+// Returns the operation with a name; throws std::invalid_argument if there is none.
+const Elementwise& find_elementwise(const Ops& ops, const std::string& name);
 
 // An elementwise operation with any number of operands and parameters.
 std::unique_ptr<Step> elementwise(const Elementwise& op, int dim, std::int64_t width,

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <utility>
+
+#include "elements.h"
 
 namespace chaski {
 
@@ -19,12 +22,25 @@ std::int32_t index_of(float expert, std::int64_t experts) {
 
 }  // namespace
 
+RouterStep::RouterStep(const Ops& ops, int dim, RouterConfig router, const float* logits, float* routes)
+    : RowStep(dim),
+      ops_(ops),
+      router_(std::move(router)),
+      softplus_(find_elementwise(ops, "softplus")),
+      logits_(logits),
+      routes_(routes) {}
+
 void RouterStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
     auto* scores = reinterpret_cast<float*>(scratch);
     float* ranks = scores + router_.experts;
     for (std::int64_t i = begin; i < end; ++i) {
         float* experts = routes_ + i * 2 * router_.count;
         score(logits_ + i * router_.experts, scores);
+        if (router_.tokens != nullptr) {
+            look_up(i, experts);
+            set_weights(scores, experts, experts + router_.count);
+            continue;
+        }
         for (std::int64_t e = 0; e < router_.experts; ++e) {
             ranks[e] = router_.bias == nullptr ? scores[e] : scores[e] + router_.bias[e];
         }
@@ -40,10 +56,19 @@ void RouterStep::score(const float* logits, float* scores) const {
             return ops_.softmax(logits, router_.experts, scores);
         case Gating::kSigmoid:
             return ops_.sigmoid(logits, router_.experts, scores);
+        case Gating::kSqrtSoftplus:
+            softplus_.apply(&logits, nullptr, router_.experts, scores);
+            for (std::int64_t e = 0; e < router_.experts; ++e) scores[e] = std::sqrt(scores[e]);
+            return;
         case Gating::kChosenSoftmax:
         case Gating::kNearest:
             std::copy(logits, logits + router_.experts, scores);
     }
+}
+
+void RouterStep::look_up(std::int64_t row, float* experts) const {
+    const std::int32_t* chosen = router_.table.data() + router_.tokens[row] * router_.count;
+    for (std::int64_t j = 0; j < router_.count; ++j) experts[j] = static_cast<float>(chosen[j]);
 }
 
 void RouterStep::limit(float* ranks, float* room) const {

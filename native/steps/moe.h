@@ -12,7 +12,7 @@
 namespace chaski {
 
 // The function from scores to weights; the numbers are those of Python's Gating.
-enum class Gating : int { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2, kNearest = 3 };
+enum class Gating : int { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2, kSqrtSoftplus = 3, kNearest = 4 };
 
 struct RouterConfig {
     std::int64_t experts;
@@ -27,14 +27,16 @@ struct RouterConfig {
     std::int64_t groups;
     std::int64_t used_groups;
     std::int64_t best_of_group;
+    // Null, or the experts of tokens with the number of each row [vocabulary][count], which replace the choice.
+    const std::int32_t* tokens;
+    std::vector<std::int32_t> table;
 };
 
 // [token][2][count]: the chosen experts, best first and the lower index first among equals, and their
 // weights.
 class RouterStep final : public RowStep {
    public:
-    RouterStep(const Ops& ops, int dim, const RouterConfig& router, const float* logits, float* routes)
-        : RowStep(dim), ops_(ops), router_(router), logits_(logits), routes_(routes) {}
+    RouterStep(const Ops& ops, int dim, RouterConfig router, const float* logits, float* routes);
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
     std::size_t scratch_bytes() const override {
         return (3 * router_.experts + router_.groups + router_.best_of_group) * sizeof(float);
@@ -45,6 +47,7 @@ class RouterStep final : public RowStep {
     // the best of one.
     void limit(float* ranks, float* room) const;
     void score(const float* logits, float* scores) const;
+    void look_up(std::int64_t row, float* experts) const;
     // Gating by nearness sets the weights here, and needs `room` for a number of each expert.
     void choose(const float* logits, float* ranks, float* experts, float* room) const;
     float share_of_nearest(const float* logits, const float* left, std::int64_t best, float* room) const;
@@ -52,6 +55,7 @@ class RouterStep final : public RowStep {
 
     const Ops& ops_;
     const RouterConfig router_;
+    const Elementwise& softplus_;
     const float* logits_;
     float* routes_;
 };

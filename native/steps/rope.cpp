@@ -10,7 +10,8 @@ std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, RopeTur
         const std::int32_t* position = positions + i * turns.width;
         float* cos = table + i * 2 * pairs;
         for (std::int64_t j = 0; j < pairs; ++j) {
-            float angle = static_cast<float>(position[turns.axes[j]]) * turns.frequencies[j];
+            const std::int32_t at = position[turns.axes[j]];
+            float angle = static_cast<float>(at - at % turns.block) * turns.frequencies[j];
             cos[j] = std::cos(angle) * turns.magnitude;
             cos[pairs + j] = std::sin(angle) * turns.magnitude;
         }

@@ -14,6 +14,7 @@ struct RopeTurns {
     std::vector<std::int32_t> axes;  // one per pair, each below `width`
     std::int64_t width;
     float magnitude;
+    std::int32_t block = 1;  // positions are rounded down to multiples of it
 };
 
 // cos and sin of position · frequency, times the magnitude: [row][2][pairs]. It uses libm, so the bits are

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from chaski.ml import ops
@@ -14,6 +14,7 @@ __all__ = [
     "ConvKernel",
     "Embedding",
     "FusedGLU",
+    "GroupedLinear",
     "HeadNorms",
     "LayerNorm",
     "Linear",
@@ -37,6 +38,35 @@ class Linear(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias if self.bias.is_present else None)
+
+
+class GroupedLinear(Module):
+    """A block-diagonal product: each of `groups` parts of x has a matrix, whose rows files store together.
+
+    In files the tensor is called `name`.
+    """
+
+    inline = True
+
+    def __init__(self, name: str, groups: int, in_features: int, out_features: int) -> None:
+        self._name, self._sizes = name, (in_features, out_features)
+        setattr(self, name, [Linear(in_features, out_features) for _ in range(groups)])
+
+    @property
+    def _groups(self) -> Sequence[Linear]:
+        groups: Sequence[Linear] = getattr(self, self._name)
+        return groups
+
+    def joined_weights(self, prefix: str = "") -> Iterator[tuple[str, list[tuple[str, Weight]]]]:
+        whole = f"{prefix}.{self._name}" if prefix else self._name
+        parts = enumerate(self._groups)
+        yield f"{whole}.weight", [(f"{whole}.{index}.weight", part.weight) for index, part in parts]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (n, groups · in) -> (n, groups · out)."""
+        inputs, outputs = self._sizes
+        parts = [part(ops.slice(x, i * inputs, inputs)) for i, part in enumerate(self._groups)]
+        return ops.concat([(part, index * outputs, 1) for index, part in enumerate(parts)])
 
 
 class ConvKernel(Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
 from msgspec import Struct
 
 from chaski.ml import ops
@@ -13,6 +14,7 @@ from chaski.ml.moe_ops import (
     ONE_GROUP,
     Gating,
     Groups,
+    RouteTable,
     combine,
     dispatch,
     expert_linear,
@@ -27,6 +29,7 @@ __all__ = [
     "ChoiceBias",
     "ExpertLinear",
     "GatedSharedExpert",
+    "HashMoE",
     "MoE",
     "MoEWithSharedExpert",
     "RouterConfig",
@@ -116,8 +119,8 @@ class MoE(Module):
         hidden = self._activation(self.ffn_gate_exps(rows, groups), self.ffn_up_exps(rows, groups))
         return combine(self.ffn_down_exps(hidden, groups), groups, None if config.weighs_inputs else routes)
 
-    def routes(self, x: Tensor) -> Tensor:
-        """Return the experts of each token and their weights (n, 2, used)."""
+    def routes(self, x: Tensor, table: RouteTable | None = None) -> Tensor:
+        """Return the experts of each token and their weights (n, 2, used); `table` replaces the choice."""
         config = self._router
         return router(
             self.ffn_gate_inp(x),
@@ -127,7 +130,33 @@ class MoE(Module):
             scale=config.scale,
             bias=self.exp_probs_b.bias if self.exp_probs_b.bias.is_present else None,
             groups=config.groups,
+            table=table,
         )
+
+
+class HashMoE(MoE):
+    """A mixture whose experts a table chooses for each token of the vocabulary; the router weighs them."""
+
+    def __init__(
+        self,
+        size: int,
+        hidden: int,
+        config: RouterConfig,
+        vocab_size: int,
+        activation: Callable[[Tensor, Tensor], Tensor] = ops.swiglu,
+    ) -> None:
+        super().__init__(size, hidden, config, activation)
+        self.ffn_gate_tid2eid = _ExpertTable(vocab_size, config.num_used)
+
+    def of_tokens(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """Return the output for rows of x (n, size) of `tokens` (n,)."""
+        experts = self.ffn_gate_tid2eid.weight.elements.astype(np.int32)
+        return self.routed(x, self.routes(x, RouteTable(tokens, experts)))
+
+
+class _ExpertTable(Module):
+    def __init__(self, vocab_size: int, count: int) -> None:
+        self.weight = Weight((vocab_size, count), host=True)
 
 
 class SharedExpert(Module):

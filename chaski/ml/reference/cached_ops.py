@@ -23,6 +23,7 @@ __all__ = [
     "chosen_attention",
     "copy_cells",
     "dense_attention",
+    "entry_attention",
     "paged_attention",
     "rope",
     "rope_table",
@@ -36,7 +37,10 @@ F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
 
-def rope_table(positions: I32, *, frequencies: F32, axes: I32, magnitude: float, neox: bool) -> F32:
+def rope_table(
+    positions: I32, *, frequencies: F32, axes: I32, magnitude: float, neox: bool, block: int
+) -> F32:
+    positions = positions - positions % np.int32(block)
     angles = positions.reshape(len(positions), -1)[:, axes].astype(np.float32) * frequencies
     return np.stack([np.cos(angles), np.sin(angles)], axis=1) * np.float32(magnitude)
 
@@ -219,6 +223,34 @@ def chosen_attention(
     seen = [row[:number] for row, number in zip(cells, counts, strict=True)]
     hidden = [np.zeros(len(listed), np.float32) for listed in seen]
     return _attend(q, keys, values, seen, hidden, sinks, scale, softcap)
+
+
+def entry_attention(
+    q: F32,
+    keys: Storage,
+    cells: I32,
+    spans: I32,
+    entries: Storage,
+    groups: I32,
+    entry_spans: I32,
+    sinks: F32 | None = None,
+    *,
+    scale: float,
+    length: int,
+    block: int,
+    count: int,
+) -> F32:
+    y = np.empty_like(q)
+    for token, ((begin, end, _), (first, last, _)) in enumerate(zip(spans, entry_spans, strict=True)):
+        number = (last - first) // block
+        number = min(count, number) if count else number
+        listed = groups[token] if count else groups[first:last]
+        lasts = listed[block - 1 : number * block : block]
+        rows = np.concatenate([keys.rows[cells[begin:end]], entries.rows[lasts]])
+        both = Storage(rows, keys.type, keys.role)
+        seen, mask = np.arange(len(rows)), np.zeros(len(rows), np.float32)
+        y[token : token + 1] = _attend(q[token : token + 1], both, both, [seen], [mask], sinks, scale, 0)
+    return y
 
 
 def dense_attention(

@@ -15,7 +15,7 @@ I32 = npt.NDArray[np.int32]
 
 def router(
     logits: F32,
-    bias: F32 | None = None,
+    bias_or_tokens: F32 | I32 | None = None,
     *,
     count: int,
     gating: Gating,
@@ -24,16 +24,23 @@ def router(
     groups: int,
     used_groups: int,
     best_of_group: int,
+    table: I32 | None = None,
 ) -> F32:
     scores = logits
     if gating is Gating.SOFTMAX:
         scores = _softmax(logits)
     elif gating is Gating.SIGMOID:
         scores = (1 / (1 + np.exp(-logits))).astype(np.float32)
-    ranks = scores if bias is None else scores + bias
-    if groups > 1:
-        ranks = _limited(ranks, groups, used_groups, best_of_group)
-    chosen = np.argsort(-ranks, axis=1, kind="stable")[:, :count]
+    elif gating is Gating.SQRT_SOFTPLUS:
+        scores = np.sqrt(np.logaddexp(np.float32(0), logits))
+    if table is not None:
+        assert bias_or_tokens is not None
+        chosen = table[bias_or_tokens.astype(np.int32)]
+    else:
+        ranks = scores if bias_or_tokens is None else scores + bias_or_tokens
+        if groups > 1:
+            ranks = _limited(ranks, groups, used_groups, best_of_group)
+        chosen = np.argsort(-ranks, axis=1, kind="stable")[:, :count].astype(np.int32)
     weights = np.take_along_axis(scores, chosen, axis=1)
     if gating is Gating.CHOSEN_SOFTMAX:
         weights = _softmax(weights)

@@ -23,6 +23,7 @@ from chaski.ml.reference.cached_ops import (
     chosen_attention,
     copy_cells,
     dense_attention,
+    entry_attention,
     paged_attention,
     rope,
     rope_table,
@@ -43,6 +44,7 @@ from chaski.ml.reference.recurrent_ops import (
     chunked_conv,
     gated_delta,
     generalized_delta,
+    pooling,
     selective_scan,
     ssd,
 )
@@ -111,6 +113,21 @@ def rms_norm(x: F32, weight: F32 | None = None, *, eps: float) -> F32:
 
 def rms(x: F32) -> F32:
     y: F32 = np.sqrt(np.square(x, dtype=np.float64).mean(axis=-1, keepdims=True)).astype(np.float32)
+    return y
+
+
+def mix_streams(x: F32, weights: F32) -> F32:
+    y: F32 = (x[:, :, None] * weights[..., None]).sum(axis=1)
+    return y
+
+
+def sinkhorn(x: F32, *, iterations: int, eps: float) -> F32:
+    powers = np.exp(x - x.max(axis=2, keepdims=True))
+    y: F32 = powers / powers.sum(axis=2, keepdims=True) + np.float32(eps)
+    y = y / (y.sum(axis=1, keepdims=True) + np.float32(eps))
+    for _ in range(iterations - 1):
+        y = y / (y.sum(axis=2, keepdims=True) + np.float32(eps))
+        y = y / (y.sum(axis=1, keepdims=True) + np.float32(eps))
     return y
 
 
@@ -214,6 +231,14 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         attention,
         attention_by_distance,
         choose_cells,
+        entry_attention,
+        mix_streams,
+        pooling,
+        sinkhorn,
+        entry_attention,
+        mix_streams,
+        sinkhorn,
+        pooling,
         chosen_attention,
         dense_attention,
         paged_attention,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
@@ -9,7 +11,7 @@ from msgspec import Struct
 from chaski.ml.recurrent_ops import CHUNK, RING, padded_columns
 from chaski.ml.reference.cached_ops import Storage
 
-__all__ = ["chunked_conv", "gated_delta", "generalized_delta", "selective_scan", "ssd"]
+__all__ = ["chunked_conv", "gated_delta", "generalized_delta", "pooling", "selective_scan", "ssd"]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -65,6 +67,59 @@ def ssd(
     shared = np.arange(x.shape[1]) // (x.shape[1] // b.shape[1])
     y = _in_chunks(_Recurrence, shared, (c, b, x, log_decay, dt), segments, states, *rows)
     return y + d[:, None] * x
+
+
+def pooling(values: F32, scores: F32, segments: I32, states: Storage, rows: Storage, *, bias: F32) -> F32:
+    (ratio, width), channels = bias.shape, states.size
+    y = np.empty((len(values), channels), np.float32)
+    for begin, end, position, cell, source, target, since in segments.tolist():
+        ring, count = rows.rows[cell], position + end - begin
+        kept = ring[np.arange(since, position) % RING]
+        inputs = np.concatenate([kept, np.concatenate([values[begin:end], scores[begin:end]], axis=1)])
+        empty = _Pool.empty(channels)
+        known = _Pool(*states.rows[source])
+        own, following, before = empty, empty, empty
+        if width > channels:
+            before = known if since else empty
+        elif since % ratio:
+            own = known
+        last_chunk = (count - 1) // CHUNK * CHUNK
+        for at in range(since, count):
+            if at % ratio == 0:
+                before = following if width > channels and at > since else before
+                own = following = empty
+            if target and at == last_chunk:
+                states.rows[target] = np.stack(before if width > channels else own)
+            row = inputs[at - since]
+            c, z = row[:width], row[width:] + bias[at % ratio]
+            own = own.joined(_Pool(z[-channels:], np.ones(channels, np.float32), c[-channels:]))
+            if width > channels:
+                token = _Pool(z[:channels], np.ones(channels, np.float32), c[:channels])
+                following = following.joined(token)
+            if at >= position:
+                whole = before.joined(own)
+                y[begin + at - position] = whole.total / whole.sum
+        newest = np.arange(max(position, count - RING), count)
+        ring[newest % RING] = inputs[newest - since]
+    return y
+
+
+class _Pool(NamedTuple):
+    """The highest scores of some tokens, and sums of their powers relative to it, alone and times values."""
+
+    highest: F32
+    sum: F32
+    total: F32
+
+    @classmethod
+    def empty(cls, channels: int) -> _Pool:
+        zeros = np.zeros(channels, np.float32)
+        return cls(np.full(channels, -np.inf, np.float32), zeros, zeros)
+
+    def joined(self, later: _Pool) -> _Pool:
+        highest = np.maximum(self.highest, later.highest)
+        f, g = np.exp(self.highest - highest), np.exp(later.highest - highest)
+        return _Pool(highest, self.sum * f + later.sum * g, self.total * f + later.total * g)
 
 
 def selective_scan(x: F32, dt: F32, b: F32, c: F32, segments: I32, states: Storage, *, a: F32) -> F32:

@@ -5,6 +5,7 @@
 
 #include "../../steps/cells.h"
 #include "../../steps/choose.h"
+#include "../../steps/entries.h"
 #include "steps.h"
 
 namespace nb = nanobind;
@@ -15,12 +16,13 @@ namespace {
 
 void add_rope_table(PlanBuilder& plan, int dim, std::size_t positions, std::int64_t width,
                     std::vector<float> frequencies, std::vector<std::int32_t> axes, float magnitude,
-                    std::size_t table) {
+                    std::int32_t block, std::size_t table) {
+    require(block > 0, "rope_table: no positions in a block");
     require(width > 0 && axes.size() == frequencies.size(), "rope_table: an axis for each pair is wanted");
     for (std::int32_t axis : axes)
         require(0 <= axis && axis < width, "rope_table: no such position in a row");
     auto columns = static_cast<std::int64_t>(2 * frequencies.size());
-    RopeTurns turns{std::move(frequencies), std::move(axes), width, magnitude};
+    RopeTurns turns{std::move(frequencies), std::move(axes), width, magnitude, block};
     plan.add(rope_table(dim, plan.rows<std::int32_t>(positions, dim, width), std::move(turns),
                         plan.floats(table, dim, columns)));
 }
@@ -172,6 +174,38 @@ void add_chosen_attention(PlanBuilder& plan, int dim, std::int64_t longest, std:
            plan.tiles(tiles)->chosen.data(), longest, tiles, weights, sinks, {}, std::nullopt, parts, y);
 }
 
+// `count` 0: a token sees the entries of all groups of `block` positions in its span of `entry_cells`, a list
+// with the dimension `entries`. Otherwise `entry_cells` are those that an indexer chose.
+void add_entry_attention(PlanBuilder& plan, int dim, int history, int entries, std::int64_t heads,
+                         float scale, std::int64_t window, std::int64_t count, std::int64_t block,
+                         std::size_t q, const OwnedStorage& keys, std::size_t cells, std::size_t spans,
+                         const OwnedStorage& entry_keys, std::size_t entry_cells, std::size_t entry_spans,
+                         const Weights* weights, Optional sinks, std::size_t y) {
+    const KVStorage& k = plan.held(keys);
+    const KVStorage& more = plan.held(entry_keys);
+    require(heads > 0 && k.heads == 1 && more.heads == 1 && k.size == more.size && k.type == more.type &&
+                k.in_panels && more.in_panels,
+            "entry_attention: tokens and entries have one key head of the same form");
+    require(window > 0 && count >= 0 && block > 0, "entry_attention: no window or no groups");
+    Attention job{};
+    job.q = plan.floats(q, dim, heads * k.size);
+    job.y = plan.floats(y, dim, heads * k.size);
+    job.keys = job.values = k;
+    job.value_size = k.size;
+    job.cells = plan.indices(cells, history);
+    job.spans = plan.rows<Span>(spans, dim, 1);
+    job.sinks = plan.optional_vector(weights, sinks, heads);
+    job.heads = heads;
+    job.scale = scale;
+    job.length = kAttentionChunk;
+    const std::int64_t longest = count > 0 ? count : plan.maximum(entries) / block;
+    const std::int32_t* list = count > 0 ? plan.rows<std::int32_t>(entry_cells, dim, choice_of(count, block).width())
+                                         : plan.indices(entry_cells, entries);
+    const GroupEntries seen{more, list, plan.rows<Span>(entry_spans, dim, 1), block, count};
+    plan.add(std::make_unique<EntryAttentionStep>(plan.ops(), dim, history, entries, job, seen, window,
+                                                  longest, plan.plan().threads()));
+}
+
 std::size_t attention_parts_bytes(std::int64_t heads, std::int64_t kv_heads, std::int64_t value_size,
                                   std::int64_t history, int threads) {
     return attention_parts(heads, kv_heads, value_size, history, threads) * sizeof(float);
@@ -183,7 +217,7 @@ void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
     m.def("attention_parts_bytes", &attention_parts_bytes, "heads"_a, "kv_heads"_a, "value_size"_a,
           "history"_a, "threads"_a);
     plan.def("rope_table", &add_rope_table, "dim"_a, "positions"_a, "width"_a, "frequencies"_a, "axes"_a,
-             "magnitude"_a, "table"_a)
+             "magnitude"_a, "block"_a, "table"_a)
         .def("rope", &add_rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "neox"_a, "x"_a, "table"_a, "y"_a)
         .def("store", &add_store, "dim"_a, "x"_a, "cells"_a, "target"_a)
         .def("rotate_cells", &add_rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "neox"_a, "table"_a,
@@ -196,6 +230,9 @@ void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
              "is_plain"_a)
         .def("choose_cells", &add_choose_cells, "dim"_a, "history"_a, "heads"_a, "scale"_a, "count"_a,
              "block"_a, "q"_a, "weights"_a, "keys"_a, "cells"_a, "spans"_a, "parts"_a, "y"_a)
+        .def("entry_attention", &add_entry_attention, "dim"_a, "history"_a, "entries"_a, "heads"_a, "scale"_a,
+             "window"_a, "count"_a, "block"_a, "q"_a, "keys"_a, "cells"_a, "spans"_a, "entry_keys"_a,
+             "entry_cells"_a, "entry_spans"_a, "weights"_a.none(), "sinks"_a, "y"_a)
         .def("chosen_attention", &add_chosen_attention, "dim"_a, "longest"_a, "heads"_a, "value_size"_a,
              "scale"_a, "cap"_a, "is_plain"_a, "q"_a, "keys"_a, "values"_a, "chosen"_a, "count"_a, "tiles"_a,
              "weights"_a.none(), "sinks"_a, "parts"_a, "y"_a);

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "../../steps/streams.h"
 #include "isa.h"
 #include "steps.h"
 
@@ -44,13 +45,6 @@ void add_layer_norm(PlanBuilder& plan, int dim, const Weights* weights, std::siz
              [&ops = plan.ops(), w, b, eps, size](const float* row, float* result) {
                  ops.layer_norm(row, w, b, eps, size, result);
              });
-}
-
-const Elementwise& find_elementwise(const Ops& ops, const std::string& name) {
-    for (const Elementwise* op = ops.elementwise; op->name != nullptr; ++op) {
-        if (op->name == name) return *op;
-    }
-    throw std::invalid_argument("elementwise: no operation " + name);
 }
 
 // All operands are rows of the same width.
@@ -112,6 +106,21 @@ void add_head_sums(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t 
     plan.add(head_sums(dim, heads, size, plan.floats(x, dim, heads * size), plan.floats(y, dim, heads)));
 }
 
+void add_mix_streams(PlanBuilder& plan, int dim, std::int64_t streams, std::int64_t outputs,
+                     std::int64_t size, std::size_t x, std::size_t weights, std::size_t y) {
+    require(streams > 0 && outputs > 0, "mix_streams: no streams");
+    plan.add(mix_streams(plan.ops(), dim, streams, outputs, size, plan.floats(x, dim, streams * size),
+                         plan.floats(weights, dim, streams * outputs),
+                         plan.floats(y, dim, outputs * size)));
+}
+
+void add_sinkhorn(PlanBuilder& plan, int dim, std::int64_t size, std::int64_t iterations, float eps,
+                  std::size_t x, std::size_t y) {
+    require(size > 0 && iterations > 0, "sinkhorn: no rows or no iterations");
+    plan.add(sinkhorn(plan.ops(), dim, size, iterations, eps, plan.floats(x, dim, size * size),
+                      plan.floats(y, dim, size * size)));
+}
+
 void add_rms(PlanBuilder& plan, int dim, std::int64_t width, std::size_t x, std::size_t y) {
     require(width > 0, "rms: no elements");
     plan.add(rms(dim, width, plan.floats(x, dim, width), plan.floats(y, dim, 1)));
@@ -144,6 +153,9 @@ void bind_elements(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("scale_rows", &add_scale_rows, "dim"_a, "parts"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
         .def("scale_heads", &add_scale_heads, "dim"_a, "size"_a, "factors"_a, "x"_a, "y"_a)
         .def("head_sums", &add_head_sums, "dim"_a, "heads"_a, "size"_a, "x"_a, "y"_a)
+        .def("mix_streams", &add_mix_streams, "dim"_a, "streams"_a, "outputs"_a, "size"_a, "x"_a,
+             "weights"_a, "y"_a)
+        .def("sinkhorn", &add_sinkhorn, "dim"_a, "size"_a, "iterations"_a, "eps"_a, "x"_a, "y"_a)
         .def("rms", &add_rms, "dim"_a, "width"_a, "x"_a, "y"_a)
         .def("gaussian_top_k", &add_gaussian_top_k, "dim"_a, "width"_a, "multiplier"_a, "x"_a, "y"_a)
         .def("position_scale", &add_position_scale, "dim"_a, "positions"_a, "length"_a, "beta"_a, "offset"_a,

@@ -4,6 +4,9 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "steps.h"
 
 namespace nb = nanobind;
@@ -14,17 +17,29 @@ namespace {
 
 void add_router(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count, int gating,
                 bool normalized, float scale, std::int64_t groups, std::int64_t used_groups,
-                std::int64_t best_of_group, const Weights* weights, Optional bias, std::size_t x,
-                std::size_t y) {
-    require(0 < count && count <= experts && 0 <= gating && gating <= 3, "router: bad count or gating");
+                std::int64_t best_of_group, std::vector<std::int32_t> table, const Weights* weights,
+                Optional bias, Optional tokens, std::size_t x, std::size_t y) {
+    require(0 < count && count <= experts && 0 <= gating && gating <= 4, "router: bad count or gating");
+    require(tokens.has_value() != table.empty() && static_cast<std::int64_t>(table.size()) % count == 0 &&
+                std::all_of(table.begin(), table.end(),
+                            [=](std::int32_t expert) { return 0 <= expert && expert < experts; }),
+            "router: a table lists experts of tokens");
     require(groups == 1 || (0 < groups && experts % groups == 0 && 0 < best_of_group &&
                             best_of_group <= experts / groups && 0 < used_groups && used_groups <= groups &&
                             count <= used_groups * (experts / groups)),
             "router: bad groups");
-    RouterConfig router{experts,    count,       static_cast<Gating>(gating),
-                        normalized, scale,       plan.optional_vector(weights, bias, experts),
-                        groups,     used_groups, best_of_group};
-    plan.add(std::make_unique<RouterStep>(plan.ops(), dim, router, plan.floats(x, dim, experts),
+    RouterConfig router{experts,
+                        count,
+                        static_cast<Gating>(gating),
+                        normalized,
+                        scale,
+                        plan.optional_vector(weights, bias, experts),
+                        groups,
+                        used_groups,
+                        best_of_group,
+                        tokens ? plan.indices(*tokens, dim) : nullptr,
+                        std::move(table)};
+    plan.add(std::make_unique<RouterStep>(plan.ops(), dim, std::move(router), plan.floats(x, dim, experts),
                                           plan.floats(y, dim, 2 * count)));
 }
 
@@ -96,7 +111,8 @@ void add_combine(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t wi
 
 void bind_moe(nb::class_<PlanBuilder>& plan) {
     plan.def("router", &add_router, "dim"_a, "experts"_a, "count"_a, "gating"_a, "normalized"_a, "scale"_a,
-             "groups"_a, "used_groups"_a, "best_of_group"_a, "weights"_a.none(), "bias"_a, "x"_a, "y"_a)
+             "groups"_a, "used_groups"_a, "best_of_group"_a, "table"_a, "weights"_a.none(), "bias"_a, "tokens"_a,
+             "x"_a, "y"_a)
         .def("scale_experts", &add_scale_experts, "dim"_a, "experts"_a, "count"_a, "weights"_a.none(),
              "scales"_a, "x"_a, "y"_a)
         .def("scale_by_expert", &add_scale_by_expert, "dim"_a, "experts"_a, "count"_a, "width"_a,

@@ -5,6 +5,7 @@
 
 #include "../../steps/chunked_conv.h"
 #include "../../steps/delta_rule.h"
+#include "../../steps/pooling.h"
 #include "../../steps/scans.h"
 #include "../../steps/short_conv.h"
 #include "steps.h"
@@ -110,6 +111,28 @@ void add_selective_scan(PlanBuilder& plan, int dim, int segments_dim, std::size_
                                                  plan.rows<Segment>(segments, segments_dim, 1)));
 }
 
+// `bias` is [ratio][width of values].
+void add_pooling(PlanBuilder& plan, int dim, int segments_dim, bool overlaps, std::size_t values,
+                 std::size_t scores, std::vector<float> bias, std::size_t segments,
+                 const OwnedStorage& states, const OwnedStorage& rows, std::size_t y) {
+    Pooling job{};
+    job.states = float_rows(plan, states, "pooling");
+    job.rows = float_rows(plan, rows, "pooling");
+    job.overlaps = overlaps;
+    require(job.states.heads == 3 && job.rows.heads == kDeltaRing &&
+                job.width() == job.channels() * (overlaps ? 2 : 1) && !bias.empty() &&
+                static_cast<std::int64_t>(bias.size()) % job.width() == 0,
+            "pooling: states, rows and bias do not fit each other");
+    job.ratio = static_cast<std::int64_t>(bias.size()) / job.width();
+    require(kDeltaChunk % job.ratio == 0 || (job.ratio % kDeltaChunk == 0 && !overlaps),
+            "pooling: groups do not fit chunks");
+    job.values = plan.floats(values, dim, job.width());
+    job.scores = plan.floats(scores, dim, job.width());
+    job.y = plan.floats(y, dim, job.channels());
+    plan.add(std::make_unique<PoolingStep>(plan.ops(), dim, segments_dim, job, std::move(bias),
+                                           plan.rows<ChunkSegment>(segments, segments_dim, 1)));
+}
+
 // `states` has a head for each of the rule, of key size x columns. `a` and `b` are both None or neither.
 void add_generalized_delta(PlanBuilder& plan, int dim, int segments_dim, std::size_t r, std::size_t w,
                            std::size_t k, std::size_t v, std::optional<std::size_t> a,
@@ -146,6 +169,8 @@ void bind_recurrent(nb::class_<PlanBuilder>& plan) {
              "tiled"_a, "skip"_a, "y"_a)
         .def("selective_scan", &add_selective_scan, "dim"_a, "segments_dim"_a, "x"_a, "dt"_a, "b"_a, "c"_a,
              "a"_a, "segments"_a, "states"_a, "y"_a)
+        .def("pooling", &add_pooling, "dim"_a, "segments_dim"_a, "overlaps"_a, "values"_a, "scores"_a,
+             "bias"_a, "segments"_a, "states"_a, "rows"_a, "y"_a)
         .def("generalized_delta", &add_generalized_delta, "dim"_a, "segments_dim"_a, "r"_a, "w"_a, "k"_a,
              "v"_a, "a"_a.none(), "b"_a.none(), "segments"_a, "states"_a, "value_size"_a, "y"_a);
 }

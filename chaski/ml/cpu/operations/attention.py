@@ -11,6 +11,7 @@ __all__ = [
     "attention_by_distance",
     "choose_cells",
     "chosen_attention",
+    "entry_attention",
     "rope",
     "rope_table",
     "rotate_cells",
@@ -33,6 +34,7 @@ def rope_table(lowering: Lowering, node: Tensor, positions: Tensor) -> None:
         frequencies=node.attributes["frequencies"].tolist(),
         axes=node.attributes["axes"].tolist(),
         magnitude=node.attributes["magnitude"],
+        block=node.attributes["block"],
     )
 
 
@@ -178,6 +180,49 @@ def chosen_attention(
         cap=node.attributes["softcap"],
         is_plain=lowering.is_plain,
         tiles=_chosen_tiles(lowering, node, q, spans, heads // key_store.heads),
+        weights=lowering.weights,
+        sinks=offset(sinks),
+    )
+
+
+def entry_attention(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    entries: Tensor,
+    groups: Tensor,
+    entry_spans: Tensor,
+    sinks: Weight | None = None,
+) -> None:
+    key_store, entry_store = keys.operands[-1], entries.operands[-1]
+    assert isinstance(key_store, KVBuffer)
+    assert isinstance(entry_store, KVBuffer)
+    lowering.check(cells, key_store.cells)
+    if not node.attributes["count"]:
+        lowering.check(groups, entry_store.cells)
+    lowering.call(
+        "entry_attention",
+        {
+            "q": q,
+            "keys": key_store,
+            "cells": cells,
+            "spans": spans,
+            "entry_keys": entry_store,
+            "entry_cells": groups,
+            "entry_spans": entry_spans,
+        },
+        {"y": lowering.new(node)},
+        dim=lowering.dim(q),
+        history=lowering.dim(cells),
+        entries=lowering.dim(groups),
+        heads=q.shape[1],
+        scale=node.attributes["scale"],
+        window=node.attributes["length"],
+        count=node.attributes["count"],
+        block=node.attributes["block"],
         weights=lowering.weights,
         sinks=offset(sinks),
     )

@@ -11,10 +11,12 @@ __all__ = [
     "elementwise",
     "gaussian_top_k",
     "head_sums",
+    "mix_streams",
     "position_scale",
     "rms",
     "scale_heads",
     "scale_rows",
+    "sinkhorn",
 ]
 
 
@@ -46,6 +48,15 @@ def scale_heads(lowering: Lowering, node: Tensor, x: Tensor) -> None:
 
 def head_sums(lowering: Lowering, node: Tensor, x: Tensor) -> None:
     lowering.compute(node, {"x": x}, heads=x.shape[1], size=x.shape[2])
+
+
+def mix_streams(lowering: Lowering, node: Tensor, x: Tensor, weights: Tensor) -> None:
+    _, streams, size = x.shape
+    lowering.compute(node, {"x": x, "weights": weights}, streams=streams, outputs=weights.shape[2], size=size)
+
+
+def sinkhorn(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    lowering.compute(node, {"x": x}, size=x.shape[2], **node.attributes)
 
 
 def rms(lowering: Lowering, node: Tensor, x: Tensor) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from chaski.ml.cpu.lowering import Lowering, offset
 from chaski.ml.graph import Tensor, Weight, width
 
 __all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_by_expert", "scale_experts"]
 
 
-def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
+def router(lowering: Lowering, node: Tensor, logits: Tensor, other: Tensor | Weight | None = None) -> None:
+    tokens, bias = (other, None) if isinstance(other, Tensor) else (None, other)
+    table = node.attributes.get("table", ())
+    if tokens is not None and tokens.op == "input":
+        lowering.check(tokens, len(table))
     lowering.compute(
         node,
-        {"x": logits},
+        {"x": logits, "tokens": tokens},
         experts=width(logits),
         weights=lowering.weights,
         bias=offset(bias),
-        **node.attributes,
+        **(node.attributes | {"table": np.ravel(table).astype(np.int32).tolist()}),
     )
 
 

@@ -7,7 +7,15 @@ from typing import Any
 from chaski.ml.cpu.lowering import Lowering
 from chaski.ml.graph import KVBuffer, Tensor
 
-__all__ = ["chunked_conv", "gated_delta", "generalized_delta", "selective_scan", "short_conv", "ssd"]
+__all__ = [
+    "chunked_conv",
+    "gated_delta",
+    "generalized_delta",
+    "pooling",
+    "selective_scan",
+    "short_conv",
+    "ssd",
+]
 
 
 def short_conv(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, states: KVBuffer) -> None:
@@ -31,6 +39,27 @@ def chunked_conv(
         dim=lowering.dim(node),
         segments_dim=lowering.dim(segments),
         filter=node.attributes["filter"].T.ravel().tolist(),
+    )
+
+
+def pooling(
+    lowering: Lowering,
+    node: Tensor,
+    values: Tensor,
+    scores: Tensor,
+    segments: Tensor,
+    states: KVBuffer,
+    rows: KVBuffer,
+) -> None:
+    bias = node.attributes["bias"]
+    lowering.call(
+        "pooling",
+        {"values": values, "scores": scores, "segments": segments, "states": states, "rows": rows},
+        {"y": lowering.new(node), "states": states, "rows": rows},
+        dim=lowering.dim(node),
+        segments_dim=lowering.dim(segments),
+        overlaps=bias.shape[1] != states.size,
+        bias=bias.ravel().tolist(),
     )
 
 

@@ -5,7 +5,7 @@
 
 namespace chaski::CHASKI_ISA {
 
-enum class Gating : int64_t { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2, kNearest = 3 };
+enum class Gating : int64_t { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2, kNearest = 4 };
 
 constexpr float kNearness = 0.02f;  // of moe_ops.py
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from chaski.errors import UnsupportedError
 from chaski.ml.cuda.device import Program
 from chaski.ml.cuda.lowering import Kernel, Lowering, Sizes, vector_of
 from chaski.ml.graph import Tensor, Weight, width
+from chaski.ml.moe_ops import Gating
 
 __all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_by_expert", "scale_experts"]
 
@@ -13,6 +15,10 @@ _PROGRAM = Program("experts")
 
 
 def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
+    if node.attributes["gating"] is Gating.SQRT_SOFTPLUS:
+        raise UnsupportedError(
+            "the cuda backend's router has no square root of softplus: load the model with the cpu backend"
+        )
     experts, dim, given = width(logits), lowering.dim(node), node.attributes
     count, groups = int(given["count"]), int(given["groups"])
 
