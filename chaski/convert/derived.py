@@ -20,7 +20,7 @@ from chaski.convert.config import Config
 from chaski.convert.family import Family, rotation
 from chaski.convert.longrope import longrope_factors
 from chaski.convert.metadata import Metadata, llama3_rope_factors
-from chaski.convert.tensors import F32, Arrange, Constant, Mapped, Planned, TensorShape, as_it_is
+from chaski.convert.tensors import F32, Arrange, Constant, Integers, Mapped, Planned, TensorShape, as_it_is
 from chaski.formats.gguf import GGUFFile, TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.graph import Weight
@@ -114,6 +114,7 @@ class Special(Struct, frozen=True, kw_only=True):
 
     sources: names in the checkpoint, tried before those of the table; `{e}` is the number of an expert.
     parts: what `{e}` stands for instead, for the tensors of a stack.
+    is_integer: the tensor consists of whole numbers and stays so.
     arrange, shift, function, source_shape: as in `Mapped`.
     is_stack: a tensor for several matrices is a stack of them, where others have their rows in sequence.
     shown: the shape that a model sees which chooses between its parts by the shapes of tensors in the file.
@@ -122,6 +123,7 @@ class Special(Struct, frozen=True, kw_only=True):
     sources: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     is_stack: bool = False
+    is_integer: bool = False
     shown: TensorShape = ()
     arrange: Arrange = as_it_is
     shift: float = 0.0
@@ -236,7 +238,9 @@ class _Derivation:
             return
         is_optional = weight.optional and not (name == "output.weight" and not self._is_tied())
         if not is_optional or self._source(name) is not None:
-            yield self._mapped(name, weight.stored or weight.shape)
+            mapped = self._mapped(name, weight.stored or weight.shape)
+            is_integer = self._rule(name).is_integer
+            yield Integers(name, mapped.shape, next(iter(mapped.sources))) if is_integer else mapped
 
     def _is_tied(self) -> bool:
         is_base = any(str(name).endswith("Model") for name in self._config.list("architectures", str))

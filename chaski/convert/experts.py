@@ -26,7 +26,7 @@ _STATED: Mapping[str, tuple[str, type[int] | type[float] | type[bool]]] = {
 }
 """GGUF's keys that not all families have, the names in configurations, and the kind of value."""
 
-_GATINGS = {"softmax": Gating.SOFTMAX, "sigmoid": Gating.SIGMOID}
+_GATINGS = {"softmax": Gating.SOFTMAX, "sigmoid": Gating.SIGMOID, "sqrtsoftplus": Gating.SQRT_SOFTPLUS}
 
 
 def first(config: Config, names: tuple[str, ...], kind: type[T]) -> T:

@@ -15,8 +15,8 @@ from chaski.model.config import DecoderConfig
 __all__ = ["dense_block", "dense_layers", "experts", "read_router"]
 
 
-_DECLARED = (Gating.SOFTMAX, Gating.SIGMOID, Gating.CHOSEN_SOFTMAX)
-"""The values 1, 2 and 3 of `expert_gating_func`."""
+_DECLARED = (Gating.SOFTMAX, Gating.SIGMOID, Gating.CHOSEN_SOFTMAX, Gating.SQRT_SOFTPLUS)
+"""The values 1 to 4 of `expert_gating_func`."""
 
 
 def read_router(
