@@ -132,6 +132,7 @@ def test_experts_are_chosen_from_the_best_groups(
         Gating.SOFTMAX: powers / powers.sum(axis=1, keepdims=True),
         Gating.SIGMOID: 1 / (1 + np.exp(-logits)) + bias,
         Gating.CHOSEN_SOFTMAX: logits,
+        Gating.SQRT_SOFTPLUS: np.sqrt(np.logaddexp(np.float32(0), logits)),
         Gating.NEAREST: logits,
     }[gating]
     ids = np.arange(IDS)

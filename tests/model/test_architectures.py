@@ -6,7 +6,6 @@ window, chunk and trained context of the models.
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -20,15 +19,10 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.formats.requantize import plan_types, requantize
-from chaski.kvcache import CacheSize, KVTypes, build_cache
-from chaski.kvcache.batch import Batch
-from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType
-from chaski.model.program import Program
-from chaski.model.registry import build_model
-from chaski.model.weights import bind_weights
 from tests import backends, families
 from tests.backends import USUAL
+from tests.model_runs import Runs
 from tests.rewriting import bytes_as
 from tests.vision_oracle import BACKENDS, F32
 
@@ -287,30 +281,3 @@ def test_experts_of_two_types(name: str, quantized: tuple[str, ...], tmp_path: P
     np.testing.assert_array_equal(
         logits(tmp_path / "two.gguf", ids, kv_type="f32", num_batch=7, threads=2), found
     )
-
-
-class Runs:
-    """A model whose batches contain tokens of several sequences."""
-
-    def __init__(self, path: Path, backend: str = USUAL, kv_type: DType = DType.F16) -> None:
-        file = open_gguf(path)
-        model = build_model(file)
-        model.context = 128
-        opened = open_backend(backend, CPUOptions(threads=1, variants=os.environ["CHASKI_VARIANTS"]))
-        bind_weights(model, file, opened, lambda _: None)
-        types = KVTypes(kv_type, kv_type)
-        self.cache = build_cache(opened, model.layer_kinds(), CacheSize(3, 128, 128), types)
-        self.program = Program(model, self.cache, opened, 128, 3)
-
-    def forward(self, sequences: dict[int, list[int]]) -> dict[int, F32]:
-        """Continue each sequence; return the logits of its last token."""
-        ids, positions, rows, outputs = (list[int]() for _ in range(4))
-        for sequence, tokens in sequences.items():
-            begin = self.cache.length(sequence)
-            ids += tokens
-            positions += range(begin, begin + len(tokens))
-            rows += [sequence] * len(tokens)
-            outputs.append(len(ids) - 1)
-        arrays = (np.array(values, np.int32) for values in (ids, positions, rows, outputs))
-        found = self.program.forward(Batch(*arrays)).copy()
-        return dict(zip(sequences, found, strict=True))
