@@ -76,7 +76,7 @@ def read_ratios(file: GGUFFile, num_layers: int) -> list[int]:
     """Return the tokens of a group in each layer. Raises UnsupportedError for groups that do not fit."""
     key = f"{file.architecture}.attention.compress_ratios"
     ratios = [int(ratio) for ratio in file.get(key, list[int])]
-    bad = next((r for r in ratios if r < 0 or (r and CHUNK % r and r % CHUNK)), None)
+    bad = next((ratio for ratio in ratios if ratio and CHUNK % ratio and ratio % CHUNK), None)
     if bad is not None or len(ratios) < num_layers:
         raise UnsupportedError(
             f"{file.path}: {key} has {len(ratios)} numbers for {num_layers} layers, among them "

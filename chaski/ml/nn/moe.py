@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from msgspec import Struct
 
+from chaski.errors import ModelError
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import (
@@ -128,7 +129,7 @@ class MoE(Module):
             config.gating,
             normalized=config.normalized,
             scale=config.scale,
-            bias=self.exp_probs_b.bias if self.exp_probs_b.bias.is_present else None,
+            bias=self.exp_probs_b.bias if table is None and self.exp_probs_b.bias.is_present else None,
             groups=config.groups,
             table=table,
         )
@@ -150,7 +151,11 @@ class HashMoE(MoE):
 
     def of_tokens(self, x: Tensor, tokens: Tensor) -> Tensor:
         """Return the output for rows of x (n, size) of `tokens` (n,)."""
-        experts = self.ffn_gate_tid2eid.weight.elements.astype(np.int32)
+        table, count = self.ffn_gate_tid2eid.weight, self._router.num_experts
+        experts = table.elements.astype(np.int32)
+        wrong = experts[(experts < 0) | (experts >= count)]
+        if wrong.size:
+            raise ModelError(f"{table.name} names expert {wrong[0]} of {count}: the file is damaged")
         return self.routed(x, self.routes(x, RouteTable(tokens, experts)))
 
 
