@@ -24,6 +24,7 @@ from tests.safetensors_files import write_safetensors
 
 __all__ = [
     "DENOISING",
+    "EMBEDDERS",
     "FIRST",
     "NAMES",
     "VARIANTS",
@@ -32,6 +33,7 @@ __all__ = [
     "expected",
     "random_tensor",
     "settings_of",
+    "texts",
 ]
 
 F32 = NDArray[np.float32]
@@ -46,8 +48,12 @@ def settings_of(family: str) -> dict[str, dict[str, Any]]:
 
 
 NAMES = sorted(path.stem for path in DATA.glob("*.toml"))
-VARIANTS = [f"{family}/{name}" for family in NAMES for name in settings_of(family)]
-"""The configurations of all families, as FAMILY/NAME."""
+_ALL = {f"{family}/{name}": each for family in NAMES for name, each in settings_of(family).items()}
+VARIANTS = [variant for variant, settings in _ALL.items() if "embeds" not in settings]
+"""The configurations of all families that make text, as FAMILY/NAME."""
+
+EMBEDDERS = [variant for variant, settings in _ALL.items() if "embeds" in settings]
+"""The configurations of all families that make vectors."""
 
 DENOISING = [family for family in NAMES if any(each.get("denoises") for each in settings_of(family).values())]
 """The families whose answers do not grow token by token."""
@@ -75,9 +81,17 @@ def expected(variant: str) -> dict[str, Any]:
     integers: the tensors with whole numbers, which are not random, if there are some.
     prompt: token ids. places: positions in it. logits: those after the places, (places, vocabulary).
     tokens: greedy tokens after the prompt. file: metadata and tensors' digests by llama.cpp's converter.
+    lengths, vectors: for a model that makes vectors, the first tokens of the prompt that each text has, and
+    its normalized vector, (texts, size).
     """
     family, _, name = variant.partition("/")
     return _results(family)[name]
+
+
+def texts(variant: str) -> list[list[int]]:
+    """Return the texts whose vectors are known, as token ids."""
+    known = expected(variant)
+    return [known["prompt"][:length].tolist() for length in known["lengths"]]
 
 
 def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> F32:

@@ -31,7 +31,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.channels.worker.client import Worker
 from chaski.runner.llm import LLM
-from tests import families, llama_embed, t5, tiny_vision
+from tests import families, t5, tiny_vision
 from tests.convert import checkpoints
 from tests.gemma4 import prompts as gemma4
 from tests.image.pictures import png
@@ -83,9 +83,8 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
     for name in gemma4.NAMES:
         paths.append(folder / "gemma4" / f"{name}.gguf")
         convert(DATA / "gemma4" / name, paths[-1], "F32")
-    paths += [families.converted(name) for name in families.VARIANTS]
+    paths += [families.converted(name) for name in [*families.VARIANTS, *families.EMBEDDERS]]
     paths += [t5.converted(name, folder / "t5" / name) for name in t5.VARIANTS]
-    paths.append(llama_embed.converted(folder / "llama-embed", "LlamaBidirectionalModel", "mean_tokens"))
     for path in sorted(paths):
         # The processor rounds activations for matrices of this type; the others are in float32.
         if not path.stem.endswith("mxfp4"):
@@ -130,7 +129,6 @@ def difference_from_oracle(path: Path, model: LLM) -> float:
         "llama": _longest,
         "tiled": _tiles,
         "gemma4": _gemma4,
-        "llama-embed": _llama_embed,
     }.get(path.parent.name)
     if path.stem in ("llava", "mllama"):
         pairs = _conversations
@@ -154,7 +152,10 @@ def difference_from_llama_cpp(path: Path) -> float | None:
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("dense_")}
         write_gguf(alike, {**kept, **_SET.get(file.architecture, {})}, tensors)
         try:
-            embeds = path.parent.name in ("embedders", "llama-embed")
+            embeds = (
+                path.parent.name == "embedders"
+                or f"{path.parent.parent.name}/{path.parent.name}" in families.EMBEDDERS
+            )
             with Worker(alike, engine="llama.cpp", parallel=1, threads=1, context=256) as worker:
                 return (_unlike_vectors if embeds else _unlike_scores)(alike, worker)
         except ChaskiError as error:
@@ -193,7 +194,11 @@ def _prompt(path: Path, model: LLM) -> _Pairs:
 
 
 def _family(path: Path, model: LLM) -> _Pairs:
-    wanted = families.expected(f"{path.parent.parent.name}/{path.parent.name}")
+    variant = f"{path.parent.parent.name}/{path.parent.name}"
+    wanted = families.expected(variant)
+    if variant in families.EMBEDDERS:
+        yield np.asarray(model.embed(families.texts(variant))), wanted["vectors"]
+        return
     yield np.asarray(model.logits(wanted["prompt"].tolist()))[wanted["places"]], wanted["logits"]
 
 
@@ -201,10 +206,6 @@ def _t5(path: Path, model: LLM) -> _Pairs:
     wanted = t5.known()[path.parent.name]
     found = t5.logits_after(model, wanted["prompt"].tolist(), wanted["tokens"].tolist())
     yield found[wanted["places"]], wanted["logits"]
-
-
-def _llama_embed(_: Path, model: LLM) -> _Pairs:
-    yield from llama_embed.pairs(model)
 
 
 def _longest(path: Path, model: LLM) -> _Pairs:

@@ -14,6 +14,7 @@ from chaski.convert.convert import convert
 from chaski.formats.gguf import open_gguf
 from chaski.formats.requantize import plan_types, requantize
 from chaski.model.program import Program
+from tests import families
 from tests.convert import checkpoints
 from tests.vision_oracle import BACKENDS
 
@@ -21,6 +22,10 @@ DATA = Path(__file__).parents[1] / "data" / "embedders"
 NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
 # tests/convert compares the vectors of converted models.
 CONVERTED = sorted(set(checkpoints.EMBEDDERS) - set(NAMES))
+FAMILIES = [
+    next(each for each in families.EMBEDDERS if each.startswith(f"{family}/"))
+    for family in sorted({each.partition("/")[0] for each in families.EMBEDDERS})
+]
 LENGTHS = [1, 7, 90]
 
 
@@ -55,16 +60,18 @@ def test_texts_share_batches_though_no_number_is_given(context: int, together: i
 
 
 @pytest.mark.parametrize("type", ["F32", "Q4_0"])
-@pytest.mark.parametrize("name", [*NAMES, *CONVERTED])
+@pytest.mark.parametrize("name", [*NAMES, *CONVERTED, *FAMILIES])
 def test_bits_do_not_depend_on_other_texts_and_threads(name: str, type: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     if name in CONVERTED:
         convert(checkpoints.DATA / name, path, type)
         texts = [ids for _, ids in checkpoints.expected(name)["ids"]]
     else:
-        with open_gguf(DATA / f"{name}.gguf") as file:
+        is_family = name in FAMILIES
+        with open_gguf(families.converted(name) if is_family else DATA / f"{name}.gguf") as file:
             requantize(file, path, plan_types(file, type))
-        texts = [*expected(name)[0], expected(name)[0][1]]
+        texts = families.texts(name) if is_family else expected(name)[0]
+        texts = [*texts, texts[1]]
     with chaski.load(path, context=128, parallel=3, threads=2) as model:
         together = np.asarray(model.embed(texts))
     with chaski.load(path, context=128, parallel=1, threads=1) as model:

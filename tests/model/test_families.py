@@ -10,7 +10,7 @@ import pytest
 
 import chaski
 from chaski.formats.gguf import open_gguf
-from tests.families import VARIANTS, converted, expected, settings_of
+from tests.families import EMBEDDERS, NAMES, VARIANTS, converted, expected, settings_of, texts
 
 TOLERANCE = 1e-3
 
@@ -27,7 +27,15 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(variant: str) -> Non
     assert logits[len(prompt) - 1 : -1].argmax(axis=1).tolist() == wanted["tokens"].tolist()
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if "file" in expected(name)])
+@pytest.mark.parametrize("variant", EMBEDDERS)
+def test_vectors_are_those_of_the_oracle(variant: str) -> None:
+    wanted = expected(variant)["vectors"]
+    with chaski.load(converted(variant), context=128, threads=1, parallel=1) as model:
+        found = np.asarray(model.embed(texts(variant)))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", [name for name in [*VARIANTS, *EMBEDDERS] if "file" in expected(name)])
 def test_the_file_is_that_of_llama_cpps_converter(variant: str) -> None:
     """`differs` of a configuration names keys and tensors that it writes otherwise, or not at all."""
     family, _, name = variant.partition("/")
@@ -60,8 +68,5 @@ def without(entries: dict[str, Any], differs: list[str]) -> dict[str, Any]:
 
 
 def test_every_family_has_three_configurations() -> None:
-    counts: dict[str, int] = {}
-    for variant in VARIANTS:
-        family = variant.partition("/")[0]
-        counts[family] = counts.get(family, 0) + 1
+    counts = {family: len(settings_of(family)) for family in NAMES}
     assert {family: count for family, count in counts.items() if count < 3} == {}
