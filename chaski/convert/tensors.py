@@ -31,8 +31,8 @@ __all__ = [
     "Sources",
     "TensorShape",
     "as_it_is",
+    "equal_part",
     "parts_of",
-    "third",
     "transposed",
 ]
 
@@ -75,9 +75,9 @@ def transposed(values: NDArray[Any]) -> NDArray[Any]:
     return values.swapaxes(-1, -2)
 
 
-def third(index: int, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the rows of queries (0), keys (1) or values (2) from one tensor with equal parts."""
-    return values[index * len(values) // 3 : (index + 1) * len(values) // 3]
+def equal_part(index: int, count: int, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the rows of part `index` from one tensor with `count` equal parts."""
+    return values[index * len(values) // count : (index + 1) * len(values) // count]
 
 
 class Mapped(Struct, frozen=True):

@@ -10,7 +10,7 @@ from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.family import rotation
 from chaski.convert.metadata import Metadata, common_metadata, head_size
-from chaski.convert.tensors import Arrange, TensorShape, third
+from chaski.convert.tensors import Arrange, TensorShape, equal_part
 
 _SYNONYMS = {"model_max_length": "max_position_embeddings"}
 
@@ -31,7 +31,7 @@ def special(config: Config) -> Specials:
 
 def _part(index: int, turn: Arrange) -> Special:
     def arrange(values: NDArray[Any]) -> NDArray[Any]:
-        return turn(third(index, values))
+        return turn(equal_part(index, 3, values))
 
     return Special(sources=("self_attn.W_pack",), arrange=arrange, source_shape=_joined)
 

@@ -10,7 +10,7 @@ from chaski.convert.families import internvl
 from chaski.convert.families.clip import COLORS, both
 from chaski.convert.family import Row, VisionFamily, in_layer
 from chaski.convert.metadata import Metadata
-from chaski.convert.tensors import Mapped, third
+from chaski.convert.tensors import Mapped, equal_part
 
 _TOWER = "vision_model"
 _NORMS = ("rms_norm", "layer_norm")
@@ -81,7 +81,7 @@ def _layer(vision: Config) -> Iterator[Row]:
 
 def _joined(size: int, is_biased: bool) -> Iterator[Row]:
     for index, letter in enumerate("qkv"):
-        arrange = partial(third, index)
+        arrange = partial(equal_part, index, 3)
         shape, stored = (size, size), (3 * size, size)
         yield Row(f"attn_{letter}", "attn.qkv", shape, arrange=arrange, source_shape=stored)
         if is_biased:

@@ -12,7 +12,7 @@ from chaski.convert.config import Config
 from chaski.convert.families.clip import COLORS, both, embeddings, layers, sizes, spread
 from chaski.convert.family import VisionFamily
 from chaski.convert.metadata import Metadata
-from chaski.convert.tensors import Constant, Mapped, Planned, third, transposed
+from chaski.convert.tensors import Constant, Mapped, Planned, equal_part, transposed
 
 _TOWER = "vpm"
 _HALF = (0.5,) * COLORS
@@ -79,7 +79,7 @@ def seen(config: Config) -> Iterator[Mapped]:
         for kind, shape in (("weight", (size, size)), ("bias", (size,))):
             source = (f"resampler.attn.in_proj_{kind}",)
             whole = (3 * size, *shape[1:])
-            yield Mapped(f"resampler.attn.{name}.{kind}", shape, source, whole, partial(third, index))
+            yield Mapped(f"resampler.attn.{name}.{kind}", shape, source, whole, partial(equal_part, index, 3))
     yield from both("resampler.attn.out", "resampler.attn.out_proj", (size, size))
     for name in ("ln_q", "ln_kv", "ln_post"):
         yield from both(f"resampler.{name}", f"resampler.{name}", (size,))

@@ -12,7 +12,7 @@ from chaski.convert.config import Config, read_json
 from chaski.convert.families.clip import COLORS, both, preprocessor, spread
 from chaski.convert.family import Row
 from chaski.convert.metadata import Metadata, rope
-from chaski.convert.tensors import Mapped, third
+from chaski.convert.tensors import Mapped, equal_part
 from chaski.errors import ModelError
 
 __all__ = [
@@ -125,7 +125,7 @@ def linear(name: str, source: str, rows: int, columns: int) -> Iterator[Row]:
 def separate_qkv(size: int) -> Iterator[Row]:
     """Yield query, key and value, which the checkpoint stores as one tensor."""
     for index, letter in enumerate("qkv"):
-        arrange = partial(third, index)
+        arrange = partial(equal_part, index, 3)
         for suffix, columns in ((".weight", (size,)), (".bias", ())):
             yield Row(
                 f"attn_{letter}", "attn.qkv", (size, *columns), suffix, arrange, 0.0, (3 * size, *columns)

@@ -122,6 +122,16 @@ class RMSNorm(Module):
         return ops.rms_norm(x, self.weight, self._eps)
 
 
+class PlainRMSNorm(RMSNorm):
+    """A root-mean-square norm without weights."""
+
+    def __init__(self, eps: float) -> None:
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, None, self._eps)
+
+
 class LayerNorm(Module):
     """Normalization to mean 0 and variance 1 over the last dimension.
 
