@@ -135,6 +135,11 @@ class Recurrent(Struct, frozen=True):
         chunks = f" in chunks of {self.chunk}" if self.ring else ""
         return f"recurrent{chunks}, {self.checkpoints.count} checkpoints"
 
+    @property
+    def can_step_back(self) -> bool:
+        """Whether a sequence can drop its last tokens again, as a draft needs it."""
+        return self.ring > 0
+
     def num_cells(self, size: CacheSize, config: CacheConfig) -> int:
         return self.num_rows(size.sequences)
 

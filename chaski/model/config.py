@@ -172,11 +172,13 @@ def is_recurrent(file: GGUFFile, num_layers: int, interval: int) -> list[bool]:
     """Return a flag for each layer: True for a layer that does not attend.
 
     The file marks these layers by a flag or by zero key/value heads. Otherwise every `interval`-th layer
-    attends; the file may define another interval.
+    attends; the file may define another interval. Files count blocks for multi-token prediction as layers.
     """
     arch = file.architecture
     declared = file.get(f"{arch}.attention.recurrent_layers", list[bool], None)
     heads = kv_heads(file, num_layers)
+    if len(heads) == file.get(f"{arch}.block_count", int):
+        heads = heads[:num_layers]
     if declared is not None:
         flags = [bool(flag) for flag in declared]
     elif 0 in heads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
@@ -12,7 +13,7 @@ from chaski.ml.moe_ops import Gating, Groups
 from chaski.ml.nn import ChoiceBias, MoE, MoEWithSharedExpert, RouterConfig, SharedExpert, SwiGLU
 from chaski.model.config import DecoderConfig
 
-__all__ = ["dense_block", "dense_layers", "experts", "read_router"]
+__all__ = ["dense_block", "dense_layers", "experts", "limited_swiglu", "read_router"]
 
 
 _DECLARED = (Gating.SOFTMAX, Gating.SIGMOID, Gating.CHOSEN_SOFTMAX, Gating.SQRT_SOFTPLUS)
@@ -76,6 +77,21 @@ def experts(
     shared = file.get(f"{arch}.expert_shared_feed_forward_length", int, 0) or count * hidden
     chosen = MoE(size, hidden, router, activation, bias)
     return MoEWithSharedExpert(chosen, SharedExpert(size, shared, of_shared)) if shared else chosen
+
+
+def limited_swiglu(file: GGUFFile, key: str, layer: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the activation of a layer, with the limit that the file's `key` has for it.
+
+    The limit is one for silu(gate), and ±limit for the factor of it. 0 is none.
+    """
+    limits = file.get(f"{file.architecture}.{key}", list[float], None)
+    limit = 0.0 if limits is None else float(limits[layer])
+    return partial(_bounded, limit=limit) if limit else ops.swiglu
+
+
+def _bounded(gate: Tensor, up: Tensor, *, limit: float) -> Tensor:
+    low = -float("inf")
+    return ops.multiply(ops.clamp(ops.silu(gate), low=low, high=limit), ops.clamp(up, low=-limit, high=limit))
 
 
 def dense_layers(file: GGUFFile, config: DecoderConfig) -> dict[int, SwiGLU]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 
 from chaski.formats.gguf import GGUFFile
@@ -10,7 +11,7 @@ from chaski.ml import ops
 from chaski.ml.graph import KVBuffer, Tensor, Weight
 from chaski.ml.nn import Linear, Module, RMSNorm
 
-__all__ = ["KimiDelta", "KimiDeltaConfig"]
+__all__ = ["BoundedKimiDelta", "KimiDelta", "KimiDeltaConfig"]
 
 _LENGTH_EPS = 1e-6  # of queries and keys, regardless of the epsilon of the norms
 
@@ -57,7 +58,7 @@ class KimiDelta(Module):
     """A layer that computes out(norm(delta(q, k, v)) · sigmoid(gate)).
 
     Each element of a key has its own decay, exp(a softplus(f + dt)), from two matrices with few rows between
-    them, as the gate.
+    them, as the gate. Variants override these parts.
     """
 
     inline = True
@@ -70,13 +71,11 @@ class KimiDelta(Module):
         self.ssm_conv1d_q = _Filter(c.width, c.taps)
         self.ssm_conv1d_k = _Filter(c.width, c.taps)
         self.ssm_conv1d_v = _Filter(c.width, c.taps)
-        self.ssm_f_a = Linear(hidden_size, c.size)
-        self.ssm_f_b = Linear(c.size, c.width)
         self.ssm_dt = _Bias(c.width)
-        self.ssm_a = Weight((c.heads,), host=True, stored=(1, 1, c.heads, 1))
+        self.ssm_a = Weight((c.heads,), host=True, stored=self.stored_decays())
         self.ssm_beta = Linear(hidden_size, c.heads)
-        self.ssm_g_a = Linear(hidden_size, c.size)
-        self.ssm_g_b = Linear(c.size, c.width)
+        self.add_forgetting(hidden_size)
+        self.add_gate(hidden_size)
         self.ssm_norm = RMSNorm(c.size, eps)
         self.attn_output = Linear(c.width, hidden_size)
 
@@ -98,12 +97,52 @@ class KimiDelta(Module):
         taken = ops.scale_rows(k, beta)
         correction = (ops.multiply(k, decay), taken * -1.0)
         y = ops.generalized_delta(q, decay, taken, v, states, segments, correction)
-        gate = self.ssm_g_b(self.ssm_g_a(x)).reshape(c.heads, c.size)
+        gate = self.gate(x).reshape(c.heads, c.size)
         y = ops.multiply(self.ssm_norm(y), ops.sigmoid(gate))
         return self.attn_output(y.reshape(c.width))
 
     def _decay(self, x: Tensor) -> Tensor:
         """Return the factors of the rows of each head's state (n, heads, size)."""
         c = self._config
-        step = ops.softplus(ops.add_vector(self.ssm_f_b(self.ssm_f_a(x)), self.ssm_dt.bias))
-        return ops.exp(ops.scale_heads(step.reshape(c.heads, c.size), self.ssm_a.elements))
+        step = ops.add_vector(self.forgetting(x), self.ssm_dt.bias)
+        return ops.exp(self.log_decay(step.reshape(c.heads, c.size)))
+
+    def log_decay(self, step: Tensor) -> Tensor:
+        """Return the logarithms of the factors from `forgetting` with its bias (n, heads, size)."""
+        return ops.scale_heads(ops.softplus(step), self.ssm_a.elements)
+
+    def stored_decays(self) -> tuple[int, ...]:
+        """Return the shape of the decays of heads in files."""
+        return 1, 1, self._config.heads, 1
+
+    def add_forgetting(self, hidden_size: int) -> None:
+        """Declare the matrices of `forgetting`."""
+        self.ssm_f_a = Linear(hidden_size, self._config.size)
+        self.ssm_f_b = Linear(self._config.size, self._config.width)
+
+    def forgetting(self, x: Tensor) -> Tensor:
+        """Return what the decays depend on (n, width)."""
+        return self.ssm_f_b(self.ssm_f_a(x))
+
+    def add_gate(self, hidden_size: int) -> None:
+        """Declare the matrices of `gate`."""
+        self.ssm_g_a = Linear(hidden_size, self._config.size)
+        self.ssm_g_b = Linear(self._config.size, self._config.width)
+
+    def gate(self, x: Tensor) -> Tensor:
+        """Return the gates of the results, before their sigmoids (n, width)."""
+        return self.ssm_g_b(self.ssm_g_a(x))
+
+
+class BoundedKimiDelta(KimiDelta):
+    """The same with decays exp(bound · sigmoid(a (f + dt))), which are never lower than exp(bound).
+
+    `bound` is negative. The signs of the stored `a` do not matter: files have one or the other.
+    """
+
+    def __init__(self, hidden_size: int, eps: float, config: KimiDeltaConfig, bound: float) -> None:
+        super().__init__(hidden_size, eps, config)
+        self._bound = bound
+
+    def log_decay(self, step: Tensor) -> Tensor:
+        return ops.sigmoid(ops.scale_heads(step, np.abs(self.ssm_a.elements))) * self._bound

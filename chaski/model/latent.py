@@ -28,10 +28,13 @@ def latent_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
     return replace(config, kv_heads=heads, **sizes, values_in_keys=True, rope=rope)
 
 
-def latent_attention(file: GGUFFile, config: DecoderConfig) -> LatentAttention:
+def latent_attention(
+    file: GGUFFile, config: DecoderConfig, kind: type[LatentAttention] = LatentAttention
+) -> LatentAttention:
     """Return the attention of a layer. Raises ModelError for sizes that do not fit.
 
-    Files of older converters, and some architectures, have one matrix for the keys and values of all heads.
+    Files of older converters, and some architectures, have one matrix for the keys and values of all heads;
+    others get the given `kind`.
     """
     prefix = f"{file.architecture}.attention"
     is_split = f"{prefix}.key_length_mla" in file.metadata
@@ -54,7 +57,7 @@ def latent_attention(file: GGUFFile, config: DecoderConfig) -> LatentAttention:
         scale=key**-0.5 * (yarn.magnitude(_multiplier(file)) if yarn is not None else 1.0) ** 2,
         eps=_EPS,
     )
-    return LatentAttention(sizes) if is_split else JoinedLatentAttention(sizes)
+    return kind(sizes) if is_split else JoinedLatentAttention(sizes)
 
 
 def _multiplier(file: GGUFFile) -> float:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Cache, CacheSize, Causal, LayerKind
+from chaski.kvcache import Cache, CacheSize, Causal, LayerKind, Recurrent
 from chaski.kvcache.previous import StoredRows
 from chaski.ml import ops
 from chaski.ml.backend import Backend
@@ -69,6 +69,8 @@ class NextnModel(Model, Protocol):
 def own_blocks(model: Any, file: GGUFFile) -> OwnBlocks | None:
     """Return the blocks of a model's file; None if it has none, or the model has no use for them."""
     if not hasattr(model, "nextn_layer") or model.config.pooling is not None:
+        return None
+    if not all(kind.can_step_back for kind in model.layer_kinds() if isinstance(kind, Recurrent)):
         return None
     first, end = model.config.num_layers, file.get(f"{file.architecture}.block_count", int)
     present = [index for index in range(first, end) if f"blk.{index}.nextn.eh_proj.weight" in file.tensors]

@@ -1,7 +1,13 @@
 """Building blocks of models. They declare weights and record operations; they do not compute."""
 
 from chaski.ml.nn.attention import SharedHistory, attend, attention
-from chaski.ml.nn.latent import JoinedLatentAttention, LatentAttention, LatentConfig
+from chaski.ml.nn.latent import (
+    GatedLatentAttention,
+    HeadGatedLatentAttention,
+    JoinedLatentAttention,
+    LatentAttention,
+    LatentConfig,
+)
 from chaski.ml.nn.layers import (
     MLP,
     ConvKernel,
@@ -42,9 +48,11 @@ __all__ = [
     "Embedding",
     "ExpertLinear",
     "FusedGLU",
+    "GatedLatentAttention",
     "GatedSharedExpert",
     "GroupedLinear",
     "HashMoE",
+    "HeadGatedLatentAttention",
     "HeadNorms",
     "Joined",
     "JoinedLatentAttention",

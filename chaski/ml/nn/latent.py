@@ -21,7 +21,13 @@ from chaski.ml.nn.layers import Linear, RMSNorm, TransposedLinear
 from chaski.ml.nn.module import Module
 from chaski.ml.products import head_linear
 
-__all__ = ["JoinedLatentAttention", "LatentAttention", "LatentConfig"]
+__all__ = [
+    "GatedLatentAttention",
+    "HeadGatedLatentAttention",
+    "JoinedLatentAttention",
+    "LatentAttention",
+    "LatentConfig",
+]
 
 
 class LatentConfig(Struct, frozen=True):
@@ -151,8 +157,12 @@ class LatentAttention(Module):
         q = self._queries(x, rope, latents)
         q = q if factors is None else ops.scale_rows(q, factors)
         attended = attention(q, k, None, cache, scale=c.scale)
-        values = self.of_latents(attended.reshape(c.heads, c.rank))
+        values = self.gated(self.of_latents(attended.reshape(c.heads, c.rank)), x)
         return self.attn_output(values.reshape(c.heads * c.value))
+
+    def gated(self, values: Tensor, x: Tensor) -> Tensor:
+        """Return the values of heads (n, heads, value) times their gates for x, if the attention has some."""
+        return values
 
     def _queries(self, x: Tensor, rope: Tensor | None, latents: Tensor | None) -> Tensor:
         """Return the queries for latents (n, heads, rope + rank)."""
@@ -161,6 +171,29 @@ class LatentAttention(Module):
         heads = q.reshape(c.heads, c.plain + c.rope)
         turned = ops.rope(ops.slice(heads, c.plain, c.rope), rope)
         return ops.concat([(turned, 0, 1), (self.absorbed(ops.slice(heads, 0, c.plain)), c.rope, 1)])
+
+
+class GatedLatentAttention(LatentAttention):
+    """The same with a gate for each element of the values."""
+
+    def add_matrices(self, c: LatentConfig) -> None:
+        super().add_matrices(c)
+        self.attn_gate = Linear(c.size, c.heads * c.value)
+
+    def gated(self, values: Tensor, x: Tensor) -> Tensor:
+        gates = ops.sigmoid(self.attn_gate(x)).reshape(self._config.heads, self._config.value)
+        return ops.multiply(values, gates)
+
+
+class HeadGatedLatentAttention(LatentAttention):
+    """The same with a gate for each head."""
+
+    def add_matrices(self, c: LatentConfig) -> None:
+        super().add_matrices(c)
+        self.attn_gate = Linear(c.size, c.heads)
+
+    def gated(self, values: Tensor, x: Tensor) -> Tensor:
+        return ops.scale_rows(values, ops.sigmoid(self.attn_gate(x)))
 
 
 class JoinedLatentAttention(LatentAttention):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
@@ -16,7 +13,7 @@ from chaski.ml.nn import DecoderLayer, Norm, RouterConfig, SwiGLU
 from chaski.model.arch import deepseek, laguna, llama
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, of_layers
-from chaski.model.experts import experts, read_router
+from chaski.model.experts import experts, limited_swiglu, read_router
 from chaski.model.nextn import trunk_config
 from chaski.model.rope import RopeConfig
 from chaski.model.windowed import WindowedModel
@@ -34,14 +31,6 @@ ARCHITECTURE = Architecture(
     ),
     fixed={"moe_every_n_layers": (0, 1)},
 )
-
-Activation = Callable[[Tensor, Tensor], Tensor]
-
-
-def bounded_swiglu(gate: Tensor, up: Tensor, *, limit: float) -> Tensor:
-    """silu(gate) up to the limit, times up within ±limit."""
-    low = -float("inf")
-    return ops.multiply(ops.clamp(ops.silu(gate), low=low, high=limit), ops.clamp(up, low=-limit, high=limit))
 
 
 class Attention(laguna.Attention):
@@ -85,7 +74,7 @@ class Model(deepseek.Model, WindowedModel):
         layer.ffn = self._feed_forward(file, index, isinstance(layer.ffn, SwiGLU))
 
     def _feed_forward(self, file: GGUFFile, layer: int, is_dense: bool) -> llama.FeedForward:
-        own, shared = (_activation(file, f"swiglu_clamp_{part}", layer) for part in ("exp", "shexp"))
+        own, shared = (limited_swiglu(file, f"swiglu_clamp_{part}", layer) for part in ("exp", "shexp"))
         if is_dense:
             return SwiGLU(self.config.hidden_size, self.config.ffn_sizes[layer], shared)
         return experts(file, self.config, self.router(file), own, of_shared=shared)
@@ -113,9 +102,3 @@ class Model(deepseek.Model, WindowedModel):
         if self.has_window(index):
             return Causal(self._configs[index].kv_shape(self.near_rope()), AttentionSpan(self.window))
         return Causal(self._configs[index].kv_shape(self.far_rope()))
-
-
-def _activation(file: GGUFFile, name: str, layer: int) -> Activation:
-    limits = file.get(f"{file.architecture}.{name}", list[float], None)
-    limit = 0.0 if limits is None else float(limits[layer])
-    return partial(bounded_swiglu, limit=limit) if limit else ops.swiglu
