@@ -93,6 +93,8 @@ def _planned(config: Config, folder: Path, target_folder: Path | None, task: str
     tensors = _effective(tensors, family.ineffective)
     config = text_settings(config, family, tensors.keys()).within(len(tensors))
     vision = family.vision if "vision_config" in config else None
+    if vision is not None and vision.of is not None:
+        vision = vision.of(tensors)
     planned = chain(family.tensors(config, tensors.keys()), dense_tensors(config) if family.embeds else ())
     plan = _checked(folder, planned, tensors)
     seen = [] if vision is None else _checked(folder, vision.tensors(config), tensors)

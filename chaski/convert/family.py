@@ -45,6 +45,7 @@ class VisionFamily(Struct, frozen=True):
     metadata: for the first, keys without the architecture before them. projector: the same for the second.
     tensors: under llama.cpp's names. names: Ollama's parts of names for llama.cpp's, for the first.
     architecture: what the first is called, where that is not the text model's name.
+    of: the family for the tensors of a checkpoint, where these alone tell the parts of the encoder.
     projector_tensors: for the second, where they are others.
     unused: patterns of names of the checkpoint that it has no use for.
     """
@@ -56,6 +57,7 @@ class VisionFamily(Struct, frozen=True):
     projector_tensors: Callable[[Config], Iterator[Planned]] | None = None
     unused: tuple[str, ...] = ()
     architecture: str = ""
+    of: Callable[[Mapping[str, SafeTensor]], VisionFamily] | None = None
 
     def in_projector(self, config: Config) -> Iterator[Planned]:
         """Return the tensors of the projector file."""

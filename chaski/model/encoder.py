@@ -54,7 +54,8 @@ class EncoderProgram:
     def _encode(self, tile: Tile) -> npt.NDArray[np.float32]:
         arrays = dict(tile.arrays)
         count = self._num_patches(tile)
-        values = self._history.inputs(count, arrays.pop("spans", None), tile.num_rows)
+        num_queries = self.shape.pool_queries or tile.num_rows
+        values = self._history.inputs(count, arrays.pop("spans", None), num_queries)
         values |= self._history.window_inputs(arrays.pop("windows", None)) | arrays
         sizes = {"image_rows": tile.num_rows}
         if self._stages is not None and count > self.shape.max_at_once:
@@ -122,11 +123,11 @@ class _Patches(Struct):
         layers = _Cells.reserve(backend, shape.heads, dtype, cells, masks, mask)
         if shape.pool is None:
             return cls(graph, patches, layers, None)
-        mask = masks.declare(graph, rows, most, _POOL)
+        mask = masks.declare(graph, shape.queries_of_pool(rows), most, _POOL)
         return cls(graph, patches, layers, _Cells.reserve(backend, shape.pool, dtype, cells, masks, mask))
 
     def inputs(
-        self, count: int, spans: npt.NDArray[np.int32] | None, num_rows: int
+        self, count: int, spans: npt.NDArray[np.int32] | None, num_queries: int
     ) -> dict[str, npt.NDArray[Any]]:
         """Return the inputs for a tile of `count` patches. Each sees all, or those in its row of `spans`."""
         cells = np.arange(count, dtype=np.int32)
@@ -135,7 +136,7 @@ class _Patches(Struct):
         spans = every.repeat(count, axis=0) if spans is None else spans
         found = {"cells": cells, **masks.values(cells, spans, np.zeros_like(cells))}
         if self.pooling is not None:
-            seen = masks.values(cells, every.repeat(num_rows, axis=0), np.zeros(num_rows, np.int32))
+            seen = masks.values(cells, every.repeat(num_queries, axis=0), np.zeros(num_queries, np.int32))
             found |= {f"{_POOL}{name}": value for name, value in seen.items()}
         return found
 

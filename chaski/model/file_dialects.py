@@ -126,6 +126,12 @@ _GEMMA4_ASSISTANT = Dialect(
     },
 )
 
+_GEMMA3N = Dialect(
+    keys={"head_dim": "attention.key_length", "rope.freq_base_local": "rope.freq_base_swa"},
+    tokens_of="per_layer_token_embd.weight",
+    left_out=(*_VISION, "a."),
+)
+
 DIALECTS: Mapping[str, Dialect] = {
     "gemma3": Dialect(
         keys={
@@ -157,11 +163,8 @@ DIALECTS: Mapping[str, Dialect] = {
         by_layers={34: _EIGHTFOLD, 48: _EIGHTFOLD, 62: _EIGHTFOLD},
         not_meant={26: ("final_logit_softcapping",)},
     ),
-    "gemma3n": Dialect(
-        keys={"head_dim": "attention.key_length", "rope.freq_base_local": "rope.freq_base_swa"},
-        tokens_of="per_layer_token_embd.weight",
-        left_out=(*_VISION, "a."),
-    ),
+    "gemma3n": _GEMMA3N,
+    "gemma3n with an encoder of images": replace(_GEMMA3N, architecture="gemma3n", left_out=_AUDIO),
     "gemma4": Dialect(
         tensors={"blk.*.ffn_gate_inp.per_expert_scale": "blk.*.ffn_down_exps.scale"},
         by_merges="gemma4",  # the converter also names another tokenizer
@@ -260,7 +263,10 @@ DIALECTS: Mapping[str, Dialect] = {
 """Dialects by `general.architecture`, for implemented architectures, and by the names in `_VARIANTS`."""
 
 # The name in DIALECTS for files of an architecture that contain this tensor.
-_VARIANTS = {("gemma3", "dense.0.weight"): "gemma3 with dense layers"}
+_VARIANTS = {
+    ("gemma3", "dense.0.weight"): "gemma3 with dense layers",
+    ("gemma3n", "v.msfa.norm.weight"): "gemma3n with an encoder of images",
+}
 
 
 def open_model(path: str | Path) -> GGUFFile:

@@ -117,6 +117,7 @@ class EncoderShape(Struct, frozen=True):
     heads                  the heads of its attention
     max_tiles              enough of the largest tile to cover the rows of the largest image
     pool                   the attention after the layers in which rows look at patches; None without one
+    pool_queries           how many queries look at patches in that attention, if they are no rows
     has_grid               images have a `grid`, and the text model rotates tokens by coordinates
     max_at_once            the most patches that are computed at once; larger tiles are computed in pieces
     """
@@ -129,6 +130,11 @@ class EncoderShape(Struct, frozen=True):
     pool: KVShape | None = None
     has_grid: bool = False
     max_at_once: int = 1 << 30
+    pool_queries: int = 0
+
+    def queries_of_pool(self, rows: Dim) -> Dim:
+        """Return the dimension of what looks at patches in the attention `pool`."""
+        return Dim("pool_queries", self.pool_queries) if self.pool_queries else rows
 
 
 class PatchHistory(LayerCache, Protocol):

@@ -1,4 +1,4 @@
-"""Gemma 3n, text (Google 2025): AltUp, LAuReL, sparse gates, and last layers that store no keys or values."""
+"""Gemma 3n (Google 2025): AltUp, LAuReL, sparse gates, and last layers that store no keys or values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 from chaski.convert.config import Config
-from chaski.convert.families import gemma2, gemma4
+from chaski.convert.families import gemma2, gemma3n_vision, gemma4
 from chaski.convert.family import Family, Row, attention, embeddings, feed_forward, in_layer, norm
 from chaski.convert.metadata import Metadata, common_metadata, head_size, refuse_attention_factor, rope
 from chaski.convert.tensors import Mapped, Planned
@@ -113,5 +113,5 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
         yield Mapped(f"blk.{index}.altup_correct_scale.weight", (hidden,), (scale,))
 
 
-FAMILY = Family("gemma3n", metadata, tensors, unused=gemma4.UNUSED, defaults=_DEFAULTS)
+FAMILY = Family("gemma3n", metadata, tensors, gemma4.UNUSED, gemma3n_vision.VISION, defaults=_DEFAULTS)
 CHECKPOINTS = ("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration")

@@ -1,4 +1,4 @@
-"""Gemma 3n, text (Google 2025): AltUp (Baykal et al. 2023), LAuReL (Menghani et al. 2024), sparse gates."""
+"""Gemma 3n (Google 2025): AltUp (Baykal et al. 2023), LAuReL (Menghani et al. 2024), sparse gates."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from chaski.model.architecture import GELU, Architecture
 from chaski.model.config import DecoderConfig, refuse, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
+from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
+from chaski.model.projectors import read_vision
 
 ARCHITECTURE = Architecture(
     "gemma3n",
     "Gemma 3n",
-    notes="Text only: the picture and sound encoders are not supported yet. transformers is the only "
-    "oracle: llama.cpp supports only the published sizes.",
+    notes="Pictures with a projector of llama.cpp, or in a file of chaski's converter; no sound. "
+    "transformers is the only oracle: llama.cpp supports only the published sizes.",
     reads=(
         "activation_sparsity_scale",
         "attention.shared_kv_layers",
@@ -34,7 +36,7 @@ ARCHITECTURE = Architecture(
     fixed={"hidden_activation": GELU},
 )
 
-
+_ENCODERS = {"gemma3nv": "mobilenet"}
 _STATES = 4
 _PERIOD = 5
 # Files do not store these values; llama.cpp hard-codes them too.
@@ -185,7 +187,9 @@ def _sparse_geglu(gate: Tensor, up: Tensor, multiplier: float) -> Tensor:
 
 
 class Model(Decoder):
-    def __init__(self, file: GGUFFile) -> None:
+    vision: MultimodalProcessor | None = None
+
+    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         config = DecoderConfig.read(file)
         super().__init__(config)
         refuse(file, "gemma3n.altup.num_inputs", _STATES, "other numbers of AltUp states")
@@ -204,6 +208,7 @@ class Model(Decoder):
         self._softcap = file.get("gemma3n.final_logit_softcapping", float, _SOFTCAP)
         local = config.rope.unscaled(file.get("gemma3n.rope.freq_base_swa", float, 10000.0))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
+        self.vision = read_vision(file, projector, config.hidden_size, _ENCODERS)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         """List the kinds of the layers that store; the others read the last storing layer of their kind."""
@@ -217,7 +222,7 @@ class Model(Decoder):
         ]
 
     def __call__(self, inputs: Inputs, caches: Sequence[LayerCache]) -> Tensor:
-        x = self.token_embd(inputs.tokens) * self.config.hidden_size**0.5
+        x = inputs.with_images(self.token_embd(inputs.tokens) * self.config.hidden_size**0.5)
         own = self.per_layer(inputs.tokens, x)
         magnitude = ops.rms(x)
         states = [x, *self.altup_proj(x, magnitude)]

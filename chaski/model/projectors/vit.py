@@ -13,7 +13,7 @@ from chaski.ml import ops
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.ml.nn import LayerNorm, Linear, Module, RMSNorm, attention
 
-__all__ = ["Block", "is_swapped", "square_inputs", "squares_as_rows"]
+__all__ = ["Block", "is_swapped", "square_inputs", "square_order", "squares_as_rows"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -88,6 +88,12 @@ def square_inputs(grid: tuple[int, int], square: int, first: int = 0) -> dict[st
         _input(index): np.ascontiguousarray(numbers[row::square, column::square]).reshape(-1)
         for index, (row, column) in enumerate(places)
     }
+
+
+def square_order(side: int, square: int) -> I32:
+    """Return the indices of side² patches, square by square and row by row within each: (side²,)."""
+    numbers = np.arange(side**2, dtype=np.int32).reshape(side // square, square, side // square, square)
+    return numbers.swapaxes(1, 2).reshape(-1)
 
 
 def _input(index: int) -> str:

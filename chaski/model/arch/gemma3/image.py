@@ -5,11 +5,10 @@ Pan and scan, which adds crops of wide pictures as further images, is off, as in
 
 from __future__ import annotations
 
-import numpy as np
-
 from chaski.image import Normal, Values, open_image, patches, squared
+from chaski.model.projectors.vit import square_order
 
-__all__ = ["patches_by_squares", "read_square", "square_order"]
+__all__ = ["patches_by_squares", "read_square"]
 
 
 def read_square(data: bytes, size: int, normal: Normal) -> Values:
@@ -21,9 +20,3 @@ def patches_by_squares(pixels: Values, patch_size: int, square: int) -> Values:
     """Split pixels (size, size, 3) into patches (n, 3 · patch_size²) in the order of `square_order`."""
     cut = patches(pixels, patch_size)
     return cut.reshape(len(cut) ** 2, -1)[square_order(len(cut), square)]
-
-
-def square_order(side: int, square: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Return the indices of side² patches, square by square and row by row within each: (side²,)."""
-    numbers = np.arange(side**2, dtype=np.int32).reshape(side // square, square, side // square, square)
-    return numbers.swapaxes(1, 2).reshape(-1)

@@ -11,10 +11,11 @@ from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Dim, Graph, Tensor
 from chaski.ml.nn import Module, RMSNorm, TransposedLinear
-from chaski.model.arch.gemma3.image import patches_by_squares, read_square, square_order
+from chaski.model.arch.gemma3.image import patches_by_squares, read_square
 from chaski.model.config import patches_a_side
 from chaski.model.multimodal import EncoderShape, Image
 from chaski.model.projectors.siglip import SigLIPConfig, Tower
+from chaski.model.projectors.vit import square_order
 
 
 def _square(file: GGUFFile, side: int) -> int:
