@@ -150,7 +150,7 @@ class _Attention(Struct, frozen=True):
         if len(seen) != 1 or max(len(queries), len(own), len(pool)) > 1:
             raise ModelError(f"{file.path}: attention blocks of MobileNet V5 must have keys of one size")
         pooled = next(iter(pool), None)
-        return cls(seen.pop(), next(iter(queries), 0), next(iter(own), pooled), pooled)
+        return cls(seen.pop(), next(iter(queries), 0), next(iter(own), found[0][0].kv_shape), pooled)
 
 
 class Vision(Module):
