@@ -306,6 +306,13 @@ class Environment:
         default=(),
         unset="in proportion to its free memory",
     )
+    n_cpu_moe: int | None = _variable(
+        "CHASKI_N_CPU_MOE",
+        "number",
+        "number of leading layers whose experts stay on the processor; the rest of these layers is on a GPU",
+        _count,
+        unset="as few as the GPU's memory allows",
+    )
     sched_spread: bool = _variable(
         "OLLAMA_SCHED_SPREAD",
         "switch",

@@ -72,6 +72,7 @@ def open_together(
     split: str,
     shares: Sequence[float] | None,
     behind_first: int | None = None,
+    experts_on_first: int = 0,
 ) -> Backend:
     """Open several devices of this machine as one backend, with one thread per device.
 
@@ -81,12 +82,13 @@ def open_together(
     shares   each device's share of the layers; None for as much as its free memory allows
     behind_first  number of trailing layers that the devices after the first share in any case, counting the
                   output as one; None for any
+    experts_on_first  number of leading layers whose experts are on the first device
 
     Raises what opening a device raises.
     """
     from chaski.ml.sharded import open_here
 
-    return open_here(devices, options, name, split, shares, behind_first)
+    return open_here(devices, options, name, split, shares, behind_first, experts_on_first)
 
 
 def _module(name: str) -> Any:

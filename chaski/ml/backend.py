@@ -101,14 +101,18 @@ class NodesOptions(Struct, frozen=True):
 class GPUOptions(Struct, frozen=True):
     """Placement of a model on a machine with GPUs. Results are bit-identical for every placement.
 
-    `numbers`: the GPUs that hold it. `layers`: number of trailing layers on them, counting the output as one;
-    the others stay on the processor. None for everything. `shares`: each GPU's share of the model; None for
-    as much as its free memory allows. `split`: `layers` or, over several GPUs that hold everything, `rows`.
-    `spared`: bytes of each GPU that stay free.
+    numbers      the GPUs that hold it
+    layers       number of trailing layers on them, counting the output as one; the others stay on the
+                 processor. None for everything
+    cpu_experts  number of leading layers whose experts are on the processor, wherever their other parts are
+    shares       each GPU's share of the model; None for as much as its free memory allows
+    split        `layers` or, over several GPUs that hold everything, `rows`
+    spared       bytes of each GPU that stay free
     """
 
     numbers: tuple[int, ...] = (0,)
     layers: int | None = None
+    cpu_experts: int = 0
     shares: tuple[float, ...] | None = None
     split: str = "layers"
     spared: int = 0

@@ -41,13 +41,14 @@ class LoadOptions(TypedDict, total=False):
     num_gpu: int | None
     main_gpu: int | None
     tensor_split: Sequence[float] | None
+    n_cpu_moe: int | None
 
 
 _ANSWER = GenerateOptions.__annotations__.keys()
 _LOAD = LoadOptions.__annotations__.keys() | {"progress"}
 _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("projector", "draft"), lambda value: isinstance(value, str | os.PathLike), "a path or a name"),
-    (("num_gpu", "main_gpu"), is_integer, "a whole number"),
+    (("num_gpu", "main_gpu", "n_cpu_moe"), is_integer, "a whole number"),
     (("kv_type",), lambda value: isinstance(value, str), "the name of a type"),
     (("flash_attention",), lambda value: isinstance(value, bool), "True or False"),
     (("tensor_split",), lambda value: isinstance(value, list | tuple), "a list of numbers, one for each GPU"),

@@ -43,7 +43,8 @@ def open_here(
     split: str,
     shares: Sequence[float] | None,
     behind_first: int | None = None,
+    experts_on_first: int = 0,
 ) -> ShardedBackend:
     """Open several devices of this machine as one backend; see `open_together`."""
     members = Members(LocalNodes(devices).nodes, options.flash_attention)
-    return ShardedBackend(members, split, shares, behind_first, name)
+    return ShardedBackend(members, split, shares, behind_first, experts_on_first, name)

@@ -16,6 +16,9 @@ from chaski.ml.sharded.placement import Held, HeldBuffer, HeldWeight, Placed, Un
 __all__ = ["LayerSplit"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
+_EXPERTS = re.compile(r"blk\.(\d+)\.\w+_(?:ch)?exps\b")
+_OF_EXPERTS = ("dispatch", "scale_by_expert", "combine")
+"""Operations that are computed where the experts are, whose rows they sort and add up."""
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
 
@@ -26,12 +29,16 @@ class LayerSplit:
     token table also computes the outputs, both have it; otherwise the first would wait for the last.
     """
 
-    def __init__(self, shares: Sequence[float], behind_first: int | None = None) -> None:
-        """`behind_first`: number of trailing layers on the members after the first; None for any number.
+    def __init__(
+        self, shares: Sequence[float], behind_first: int | None = None, experts_on_first: int = 0
+    ) -> None:
+        """Create a split with a number of trailing layers behind the first member; None for any number.
 
-        The output counts as one layer.
+        The output counts as one layer. The experts of the first `experts_on_first` layers are on the first
+        member, wherever the rest of their layers is.
         """
         self._shares = shares
+        self._experts_on_first = experts_on_first
         self._behind_first = behind_first
         self._last_layers: Sequence[int] = [0] * len(shares)
         self._held: dict[Weight, Sequence[HeldWeight]] = {}
@@ -52,7 +59,8 @@ class LayerSplit:
         self, weights: Sequence[tuple[Weight, TensorInfo]]
     ) -> Sequence[Sequence[tuple[Weight, TensorInfo]]]:
         """Place weights by layer. Raises OptionError if there are fewer layers than members."""
-        self._last_layers = _cut(weights, self._shares, self._behind_first)
+        cut = [each for each in weights if not self._is_expert_on_first(each[0].name)]
+        self._last_layers = _cut(cut, self._shares, self._behind_first)
         on_each: list[list[tuple[Weight, TensorInfo]]] = [[] for _ in self._shares]
         is_tied = _is_tied(weights)
         for weight, info in weights:
@@ -84,8 +92,12 @@ class LayerSplit:
         """
         places: dict[Tensor, int] = {}
         movable: list[Tensor] = []
+        with_experts = self._with_experts(graph)
         for node in graph.nodes:
             if free.has(node):
+                continue
+            if node in with_experts:
+                places[node] = with_experts[node]
                 continue
             fixed = {self._member_with(x, node) for x in node.operands if isinstance(x, Weight | KVBuffer)}
             tensors = [x for x in node.operands if isinstance(x, Tensor) and x in places]
@@ -102,6 +114,28 @@ class LayerSplit:
         _move(graph, places, movable)
         return {node: Placed([place], None, [None] * len(node.operands)) for node, place in places.items()}
 
+    def _with_experts(self, graph: Graph) -> Mapping[Tensor, int]:
+        """Return the members of the operations around products with experts, which have no weights."""
+        members: dict[Tensor, int] = {}
+        for node in graph.nodes:
+            if node.op == "expert_linear":
+                groups, weight = node.operands[1:3]
+                assert isinstance(groups, Tensor)
+                assert isinstance(weight, Weight)
+                members[groups] = self._member_with(weight, node)
+        for node in graph.nodes:
+            if (
+                node.op in _OF_EXPERTS
+                and isinstance(groups := node.operands[1], Tensor)
+                and groups in members
+            ):
+                members[node] = members[groups]
+        return members
+
+    def _is_expert_on_first(self, name: str) -> bool:
+        found = _EXPERTS.match(name)
+        return found is not None and int(found[1]) < self._experts_on_first
+
     def _member_with(self, operand: Weight | KVBuffer, node: Tensor) -> int:
         """Return the member with an operand; for outputs from a table that two members have, the last one."""
         if isinstance(operand, Weight):
@@ -111,6 +145,8 @@ class LayerSplit:
         return next(index for index, own in enumerate(operand.handle.buffers) if own is not None)
 
     def _member_of(self, name: str) -> int:
+        if self._is_expert_on_first(name):
+            return 0
         layer = _LAYER.match(name)
         if layer is not None:
             return self._member_of_layer(int(layer[1]))

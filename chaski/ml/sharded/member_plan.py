@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaski.ml.backend import Backend
-from chaski.ml.graph import Dim, Graph, Tensor
+from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.ml.plan import Launch, Plan, ReadsAhead
 from chaski.ml.sharded.chunks import ROWS, Chunks, in_chunks, row_parts
 from chaski.ml.sharded.exchange import Exchange, Meanwhile
@@ -86,6 +86,12 @@ class _PiecePlan:
         self._read = [name for name in graph.outputs if name in read]
         self._outputs = [(name, *_extent(node)) for name, node in graph.outputs.items()]
         self._values = [name for name in graph.inputs if name in piece.values]
+        # Values are sent as floats, whatever they are.
+        self._integers = {
+            name: graph.inputs[name].shape[1:]
+            for name in self._values
+            if graph.inputs[name].dtype is DType.I32
+        }
         self._ids = {name: piece.ids[name] for name in graph.inputs if name in piece.ids}
         self._inputs = [name for name in graph.inputs if name not in piece.values and name not in piece.ids]
         self._chunks = in_chunks(graph)
@@ -114,7 +120,8 @@ class _PiecePlan:
         for name, (source, (begin, end)) in self._ids.items():
             given[name] = np.clip(inputs[source] - begin, 0, end - begin - 1)
         if self._chunks is None or sizes[self._chunks.dim] <= ROWS:
-            launch = self._plan.launch({name: _first_rows(each) for name, each in given.items()}, sizes)
+            whole = {name: self._rows_of(name, each) for name, each in given.items()}
+            launch = self._plan.launch(whole, sizes)
             launch.wait()
             outputs = {name: Rows(launch, name, sizes[dim] * size) for name, dim, size in self._outputs}
             arrays = {name: outputs[name].fetch() for name in self._read}
@@ -126,6 +133,15 @@ class _PiecePlan:
             found |= self._in_chunks(self._chunks, graph, plan, {**given, **found}, sizes, on_rows)
         outputs = {name: Rows(None, name, found[name].nbytes, found[name]) for name, _, _ in self._outputs}
         return outputs, {name: found[name] for name in self._read}
+
+    def _rows_of(
+        self, name: str, given: npt.NDArray[Any] | _Arriving, end: int | None = None
+    ) -> npt.NDArray[Any]:
+        """Return the first rows of an input in its own type and shape."""
+        rows = _first_rows(given, end)
+        if name not in self._integers:
+            return rows
+        return rows.view(np.int32).reshape(len(rows), *self._integers[name])
 
     def _in_chunks(
         self,
@@ -142,9 +158,9 @@ class _PiecePlan:
         found: dict[str, F32] = {}
         for _, rows in row_parts(count):
             inputs = {
-                name: _first_rows(given[name], rows.stop)[rows.start :]
+                name: self._rows_of(name, given[name], rows.stop)[rows.start :]
                 if is_cut
-                else _first_rows(given[name])
+                else self._rows_of(name, given[name])
                 for name, is_cut in cut.items()
             }
             launch = plan.launch(inputs, {**sizes, chunks.dim: rows.stop - rows.start})

@@ -7,7 +7,7 @@ any answer depends on them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -81,30 +81,66 @@ class _Search:
             is_whole = asked >= self._layers
             places = wishes.whole(gpus, self._layers - 1) if is_whole else wishes.some(gpus, asked)
             return self._first(places) or ReservedModel(self._parts, self._name, places[-1])
-        return self._first(wishes.whole(gpus, self._layers - 1)) or self._most_layers()
+        return (
+            self._first(wishes.whole(gpus, self._layers - 1))
+            or self._fewest_experts_on_cpu()
+            or self._most_layers()
+        )
+
+    @property
+    def _may_move_experts(self) -> bool:
+        """Whether memory decides where experts are."""
+        file = self._parts.file
+        has_experts = file.get(f"{file.architecture}.expert_count", int, 0) > 0
+        return has_experts and self._parts.gpus.n_cpu_moe is None
+
+    def _fewest_experts_on_cpu(self) -> ReservedModel | None:
+        """Return the place with all layers on GPUs but the experts of some; None if none fits.
+
+        Most of the bytes of such a layer are experts, of which a token uses few.
+        """
+        if not self._may_move_experts:
+            return None
+        wishes, layers = self._parts.gpus, self._layers
+        place = wishes.whole(self._gpus, layers - 1)[-1]
+        with_all, found = self._farthest(lambda number: wishes.with_experts(place, layers - number))
+        if found is not None:
+            self._warn("the experts of %d of %d layers of %s", layers - with_all, layers - 1)
+        return found
 
     def _most_layers(self) -> ReservedModel:
-        """Return the place with the most layers on GPUs; it is the processor where none fits."""
+        """Return the place with the most layers on GPUs, without experts if memory decides about these.
+
+        It is the processor where none fits.
+        """
+        wishes, on_cpu = self._parts.gpus, self._layers if self._may_move_experts else 0
+        most, found = self._farthest(
+            lambda number: wishes.with_experts(wishes.some(self._gpus, number)[-1], on_cpu)
+        )
+        self._warn("%d of %d layers of %s", self._layers - most, self._layers)
+        return found or ReservedModel(self._parts, "cpu")
+
+    def _farthest(self, place: Callable[[int], GPUOptions]) -> tuple[int, ReservedModel | None]:
+        """Return the largest number of layers whose place fits, and the model there; 0 and None for none."""
         most, too_many, found = 0, self._layers, None
         while too_many - most > 1:
-            layers = (most + too_many) // 2
-            fitting = self._first(self._parts.gpus.some(self._gpus, layers)[-1:])
+            number = (most + too_many) // 2
+            fitting = self._first([place(number)])
             if fitting is None:
-                too_many = layers
+                too_many = number
                 continue
             if found is not None:
                 found.close()
-            most, found = layers, fitting
+            most, found = number, fitting
+        return most, found
+
+    def _warn(self, what: str, *numbers: int) -> None:
         names = ", ".join(gpu.name for gpu in self._gpus)
         _log.warning(
-            "%d of %d layers of %s are on the processor, since %s has no room for them: a smaller context or "
-            "fewer parallel sequences leave more of it",
-            self._layers - most,
-            self._layers,
-            self._parts.file.path.name,
-            names,
+            f"{what} are on the processor, since %s has no room for them: a smaller context or fewer "
+            "parallel sequences leave more of it",
+            *(*numbers, self._parts.file.path.name, names),
         )
-        return found or ReservedModel(self._parts, "cpu")
 
     def _first(self, places: Iterable[GPUOptions]) -> ReservedModel | None:
         """Return the first place that fits; None for none.

@@ -98,6 +98,7 @@ def load(
     num_gpu: int | None = None,
     main_gpu: int | None = None,
     tensor_split: Sequence[float] | None = None,
+    n_cpu_moe: int | None = None,
     progress: ProgressOption = False,
     **unknown: Never,
 ) -> LLM:
@@ -133,6 +134,8 @@ def load(
     main_gpu      the GPU for a model that fits on one GPU; the one with the most free memory by
                   default
     tensor_split  how much of the model each GPU takes; as much as its free memory allows by default
+    n_cpu_moe     number of leading layers whose experts are on the processor, while the rest of these layers
+                  is on a GPU; as few as the GPU's memory allows by default
     engine        native, or None for the one that has the architecture; llama.cpp computes in workers only
     progress      True draws a bar, also of a pull; a function is called with the loaded share, from 0 to 1
 
@@ -158,6 +161,7 @@ def load(
         num_gpu=num_gpu,
         main_gpu=main_gpu,
         tensor_split=tensor_split,
+        n_cpu_moe=n_cpu_moe,
     )
     prompt_cache = plain(prompt_cache)
     found = model if isinstance(model, OpenedModel) else find_or_pull(model, progress is True)

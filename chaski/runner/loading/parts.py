@@ -64,6 +64,7 @@ class PartOptions(Struct, frozen=True, kw_only=True):
     num_gpu: int | None = None
     main_gpu: int | None = None
     tensor_split: Sequence[float] | None = None
+    n_cpu_moe: int | None = None
 
 
 class ModelParts(Struct, frozen=True):
@@ -119,6 +120,7 @@ class ModelParts(Struct, frozen=True):
                 loading.get("num_gpu") if asked.num_gpu is None else asked.num_gpu,
                 loading.get("main_gpu") if asked.main_gpu is None else asked.main_gpu,
                 asked.tensor_split,
+                asked.n_cpu_moe,
             ),
             draft=draft,
             attached=attached,
