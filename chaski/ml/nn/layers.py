@@ -69,6 +69,16 @@ class GroupedLinear(Module):
         return ops.concat([(part, index * outputs, 1) for index, part in enumerate(parts)])
 
 
+class Factor(Module):
+    """A number that multiplies states, such as the output of a layer; 1 if the file has none."""
+
+    def __init__(self) -> None:
+        self.weight = Weight((1,), optional=True, host=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x if self.weight.array is None else x * float(self.weight.array[0])
+
+
 class ConvKernel(Module):
     """The filters of a convolution over tokens, with `taps` elements per channel, for `ops.short_conv`."""
 

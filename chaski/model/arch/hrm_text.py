@@ -9,10 +9,11 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
-from chaski.ml.nn import DecoderLayer, Linear, Module, PlainRMSNorm, attention
+from chaski.ml.nn import DecoderLayer, Module, PlainRMSNorm
 from chaski.model.arch import llama, qwen2
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
+from chaski.model.gates import GatedAttention
 from chaski.model.input import Inputs
 
 ARCHITECTURE = Architecture(
@@ -28,22 +29,6 @@ ARCHITECTURE = Architecture(
         "hrm.prefix_lm",
     ),
 )
-
-
-class Attention(llama.Attention):
-    """Attention whose result is multiplied by the sigmoid of a gate for each element."""
-
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__(config)
-        self.attn_gate = Linear(config.hidden_size, config.num_heads * config.value_size)
-
-    def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
-        c = self._config
-        q = ops.rope(self.attn_q(x).reshape(c.num_heads, c.head_size), rope)
-        k = ops.rope(self.attn_k(x).reshape(c.num_kv_heads, c.head_size), rope)
-        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        attended = attention(q, k, v, cache, scale=c.head_size**-0.5)
-        return self.attn_output(ops.multiply(attended, ops.sigmoid(self.attn_gate(x))))
 
 
 class Layer(llama.Layer):
@@ -85,7 +70,9 @@ class Model(qwen2.Model):
         return PlainRMSNorm(config.eps)
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
-        return [Layer(self.config, Attention(self.config), self.ffn(file)) for _ in range(2 * self._size)]
+        c = self.config
+        gates = c.num_heads * c.value_size
+        return [Layer(c, GatedAttention(c, gates), self.ffn(file)) for _ in range(2 * self._size)]
 
     def embed(self, inputs: Inputs) -> Tensor:
         return super().embed(inputs) * self._embedding_factor

@@ -14,6 +14,7 @@ from chaski.model.arch import deepseek, llama, qwen3
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, of_layers
 from chaski.model.experts import read_router
+from chaski.model.gates import gated
 from chaski.model.rope import RopeConfig
 from chaski.model.windowed import WindowedModel
 
@@ -48,11 +49,7 @@ class Attention(qwen3.Attention):
         v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
         k, q = ops.rope(k, rope), ops.rope(q, rope)
         attended = attention(q, k, v, cache, scale=c.head_size**-0.5)
-        gates = self.gates(x)
-        if gates.shape == attended.shape:
-            return self.attn_output(ops.multiply(attended, gates))
-        heads = ops.scale_rows(attended.reshape(c.num_heads, c.value_size), gates)
-        return self.attn_output(heads.reshape(c.num_heads * c.value_size))
+        return self.attn_output(gated(attended, self.gates(x), c.num_heads))
 
     def gates(self, x: Tensor) -> Tensor:
         return ops.softplus(self.attn_gate(x))

@@ -10,9 +10,17 @@ from msgspec.structs import replace
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, LayerCache, LayerKind
 from chaski.ml import ops
-from chaski.ml.graph import Rope, Tensor, Weight
+from chaski.ml.graph import Rope, Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import Module, RMSNorm, RopeFactors, SandwichLayer, SharedHistory, SwiGLU, output_rows
+from chaski.ml.nn import (
+    Factor,
+    RMSNorm,
+    RopeFactors,
+    SandwichLayer,
+    SharedHistory,
+    SwiGLU,
+    output_rows,
+)
 from chaski.model.arch.gemma4.attention import Attention, SharedAttention
 from chaski.model.arch.gemma4.encoders import read_vision
 from chaski.model.arch.gemma4.experts import Experts
@@ -24,16 +32,6 @@ from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
 
 _PERIOD = 6
-
-
-class Factor(Module):
-    """A number that multiplies the output of a layer."""
-
-    def __init__(self) -> None:
-        self.weight = Weight((1,), optional=True, host=True)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x if self.weight.array is None else x * float(self.weight.array[0])
 
 
 class Layer(SandwichLayer):
