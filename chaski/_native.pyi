@@ -363,7 +363,7 @@ class Plan:
         y: int,
     ) -> None: ...
     def chosen_tiles(
-        self, tokens: int, spans: int, count: int, block: int, group: int, is_plain: bool
+        self, tokens: int, spans: int, count: int, block: int, local: int, group: int, is_plain: bool
     ) -> int: ...
     def choose_cells(
         self,
@@ -373,6 +373,7 @@ class Plan:
         scale: float,
         count: int,
         block: int,
+        local: int,
         q: int,
         weights: int | None,
         keys: KVStorage,

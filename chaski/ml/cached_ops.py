@@ -205,7 +205,8 @@ def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, Any]]:
         case Mask():
             return "attention", (mask.cells, mask.spans), {}
         case ChosenMask():
-            return "chosen_attention", (mask.cells, mask.spans), {"count": mask.count, "block": mask.block}
+            choice = {"count": mask.count, "block": mask.block, "local": mask.local}
+            return "chosen_attention", (mask.cells, mask.spans), choice
         case DenseMask():
             return "dense_attention", (mask.matrix,), {}
         case PagedMask():
@@ -222,6 +223,7 @@ def choose_cells(
     count: int,
     scale: float,
     block: int = 1,
+    local: int = 0,
 ) -> ChosenMask:
     """Return for each token the cells of the `count` blocks whose keys an indexer scores highest.
 
@@ -230,18 +232,24 @@ def choose_cells(
     equal scores, the lowest positions are chosen (DeepSeek-AI 2025, DeepSeek sparse attention). A block is
     `block` positions from a multiple of it on, and has the key of its last position. The positions after the
     last whole block are always chosen, and all blocks if a token sees no more than `count`.
+
+    With `local` blocks (MiniMax 2026, MiniMax M3), a block's score is the highest of its keys, where products
+    below 0 count as they are; the positions after the last whole block are one more block, and the last
+    `local` blocks are chosen first.
     """
     require(q.shape[2] == keys.shape[2] and keys.shape[1] == 1, "choose_cells", q.shape, keys.shape)
     fits = weights is None or weights.shape == q.shape[:2]
     require(fits and count > 0 and block > 0, "choose_cells", q.shape, weights and weights.shape)
+    require(0 <= local <= count, "choose_cells", local, count)
     if not isinstance(mask, Mask):
         raise UnsupportedError(
             "this backend cannot choose keys for sparse attention: load the model with another backend"
         )
     operands = (q, keys, mask.cells, mask.spans, *(() if weights is None else (weights,)))
-    shape: Shape = (q.shape[0], count * block + block - 1)
-    cells = q.graph.record("choose_cells", operands, shape, DType.I32, scale=scale, count=count, block=block)
-    return ChosenMask(cells, mask.spans, count, block)
+    shape: Shape = (q.shape[0], count * block + (0 if local else block - 1))
+    choice = {"count": count, "block": block, "local": local}
+    cells = q.graph.record("choose_cells", operands, shape, DType.I32, scale=scale, **choice)
+    return ChosenMask(cells, mask.spans, count, block, local)
 
 
 def entry_attention(

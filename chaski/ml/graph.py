@@ -219,13 +219,15 @@ class ChosenMask(Struct, frozen=True):
 
     `cells` (n, width) int32 contains the chosen cells of token i in its row, in order of position: up to
     `count` blocks of `block` positions, and fewer than `block` after the last whole block that the token sees
-    by its span of `spans`, as in `Mask`. The rest of the row is unused.
+    by its span of `spans`, as in `Mask`; with `local` blocks, the last ones may be a block. The rest of the
+    row is unused.
     """
 
     cells: Tensor
     spans: Tensor
     count: int
     block: int
+    local: int
 
 
 AnyMask = Mask | DenseMask | PagedMask | ChosenMask

@@ -22,9 +22,11 @@ from chaski.ml.recurrent_ops import CHUNK
 
 __all__ = [
     "BlockIndexer",
+    "HeadIndexer",
     "Indexer",
     "IndexerConfig",
     "SparseHistory",
+    "TailIndexer",
     "delayed_table",
     "read_block",
     "sparse_histories",
@@ -42,6 +44,7 @@ class IndexerConfig(Struct, frozen=True):
 
     @classmethod
     def read(cls, file: GGUFFile) -> IndexerConfig:
+        """Read the sizes. Raises ModelError for a missing one."""
         prefix = f"{file.architecture}.attention.indexer"
         names = ("head_count", "key_length", "top_k")
         return cls(*(file.get(f"{prefix}.{name}", int) for name in names))
@@ -98,19 +101,32 @@ def sparse_histories(caches: Sequence[LayerCache], has_indexer: Sequence[bool]) 
 class Indexer(Module):
     """The indexer of a layer with latent attention, whose queries come from the latents of queries."""
 
-    def __init__(self, config: IndexerConfig, size: int, query_rank: int) -> None:
+    def __init__(self, config: IndexerConfig, size: int, query_rank: int, eps: float = _EPS) -> None:
         c = self._config = config
         self.attn_q_b = Linear(query_rank, c.heads * c.head_size)
         self.attn_k = Linear(size, c.head_size)
-        self.k_norm = LayerNorm(c.head_size, _EPS)
+        self.k_norm = LayerNorm(c.head_size, eps)
         self.proj = Linear(size, c.heads)
 
     def __call__(self, x: Tensor, latents: Tensor, rope: Tensor, history: SparseHistory) -> None:
         """Choose the keys for rows of x (n, size); `latents` (n, query rank) are those of their queries."""
         c = self._config
-        q = ops.rope(self.attn_q_b(latents).reshape(c.heads, c.head_size), rope)
-        k = ops.rope(self.k_norm(self.attn_k(x)).reshape(1, c.head_size), rope)
+        q = self.turned(self.attn_q_b(latents).reshape(c.heads, c.head_size), rope)
+        k = self.turned(self.k_norm(self.attn_k(x)).reshape(1, c.head_size), rope)
         history.choose(q, self.proj(x) * c.heads**-0.5, k, count=c.count, scale=c.head_size**-0.5)
+
+    def turned(self, x: Tensor, rope: Tensor) -> Tensor:
+        """Return heads x (n, heads, size) with the turned elements first."""
+        return ops.rope(x, rope)
+
+
+class TailIndexer(Indexer):
+    """The same where the rope turns the last elements of a head."""
+
+    def turned(self, x: Tensor, rope: Tensor) -> Tensor:
+        size, dims = self._config.head_size, 2 * int(rope.shape[2])  # type: ignore[arg-type]
+        tail, rest = ops.slice(x, size - dims, dims), ops.slice(x, 0, size - dims)
+        return ops.concat([(ops.rope(tail, rope), 0, 1), (rest, dims, 1)])
 
 
 def read_block(file: GGUFFile) -> int:
@@ -160,3 +176,31 @@ class BlockIndexer(Module):
         mean = ops.chunked_conv(self.k_proj(x), filter, states, rows, cache.segments)
         k = ops.rope(self.k_norm(mean).reshape(1, c.head_size), ropes[1])
         history.choose(q, None, k, count=c.count // block, scale=c.head_size**-0.5, block=block)
+
+
+class HeadIndexer(Module):
+    """An indexer each of whose heads chooses blocks of tokens for a key/value head (MiniMax 2026).
+
+    A block has the highest score of its tokens. The last `local` blocks are chosen first.
+    """
+
+    def __init__(self, config: IndexerConfig, block: int, local: int, size: int, eps: float) -> None:
+        c = self._config = config
+        self._choice = {"count": c.count, "block": block, "local": local}
+        self.q_proj = Linear(size, c.heads * c.head_size)
+        self.k_proj = Linear(size, c.head_size)
+        self.q_norm = RMSNorm(c.head_size, eps)
+        self.k_norm = RMSNorm(c.head_size, eps)
+
+    def __call__(self, x: Tensor, rope: Tensor, index: LayerCache) -> list[AnyMask]:
+        """Store the keys for rows of x (n, size), and return what each head chooses."""
+        c = self._config
+        q = ops.rope(self.q_norm(self.q_proj(x).reshape(c.heads, c.head_size)), rope)
+        k = ops.rope(self.k_norm(self.k_proj(x)).reshape(1, c.head_size), rope)
+        keys, _, mask = index.update(k, None)
+        flat = q.reshape(c.heads * c.head_size)
+        heads = [ops.slice(flat, head * c.head_size, c.head_size) for head in range(c.heads)]
+        return [
+            ops.choose_cells(head.reshape(1, c.head_size), None, keys, mask, scale=1.0, **self._choice)
+            for head in heads
+        ]

@@ -207,9 +207,10 @@ struct Ops {
     void (*attention_join)(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                            const float* parts, std::byte* scratch);
     // The scores of one chunk of the keys of one token, which `heads` describes; scores[0] is that of its
-    // first key. `weights` [head] may be null. Scratch is that of attention for as many rows as heads.
-    void (*index_scores)(const Attention& heads, const float* weights, std::int64_t chunk, float* scores,
-                         std::byte* scratch);
+    // first key. `weights` [head] may be null. Smaller products than `least` count as it. Scratch is that of
+    // attention for as many rows as heads.
+    void (*index_scores)(const Attention& heads, const float* weights, float least, std::int64_t chunk,
+                         float* scores, std::byte* scratch);
     // The gated delta rule for the blocks [begin, end) of columns of a key head's heads, along a segment.
     // Rows of keys and decays of its first chunk are stored before this call, and those of later chunks after
     // all calls.

@@ -323,8 +323,8 @@ void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::
     finish(view, all);
 }
 
-void index_scores(const Attention& heads, const float* weights, std::int64_t chunk, float* scores,
-                  std::byte* scratch) {
+void index_scores(const Attention& heads, const float* weights, float least, std::int64_t chunk,
+                  float* scores, std::byte* scratch) {
     const View view(heads, {0, 1}, 0);
     const Workspace w(heads, view.rows, scratch);
     load_queries(view, w);
@@ -335,7 +335,7 @@ void index_scores(const Attention& heads, const float* weights, std::int64_t chu
         for (std::int64_t h = 0; h < view.rows; ++h) {
             const F32x16 product = load_f32(w.weights + h * w.stride + first);
             const float weight = weights == nullptr ? 1.0f : weights[h];
-            sum = fma(splat(weight), max(product, splat(0.0f)), sum);
+            sum = fma(splat(weight), max(product, splat(least)), sum);
         }
         float lanes[kLanes];
         store_f32(lanes, sum);

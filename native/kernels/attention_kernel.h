@@ -22,8 +22,8 @@ void attention_chunk(const Attention& job, Tile tile, std::int64_t kv_head, std:
                      std::byte* scratch);
 void attention_join(const Attention& job, Tile tile, std::int64_t kv_head, std::int64_t chunks,
                     const float* parts, std::byte* scratch);
-void index_scores(const Attention& heads, const float* weights, std::int64_t chunk, float* scores,
-                  std::byte* scratch);
+void index_scores(const Attention& heads, const float* weights, float least, std::int64_t chunk,
+                  float* scores, std::byte* scratch);
 
 void lora_down(const Lora& pair, const LoraRow* rows, std::int64_t n, const std::byte* next);
 void lora_up(const Lora& pair, std::int64_t panel_begin, std::int64_t panel_end, const LoraRow* rows,

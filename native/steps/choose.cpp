@@ -11,7 +11,7 @@ namespace chaski {
 namespace {
 
 std::int64_t first_chunk(const Span& span, const KeyChoice& choice) {
-    return span.first / choice.block / kAttentionChunk;
+    return span.first / choice.scored() / kAttentionChunk;
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ ChooseStep::ChooseStep(const Ops& ops, int tokens_dim, int history_dim, const In
 std::int64_t ChooseStep::chunks(std::int64_t token) const {
     if (blocks(token) <= choice_.count) return 1;
     const Span& span = job_.spans[token];
-    const std::int64_t end = span.first / choice_.block + blocks(token);
+    const std::int64_t end = span.first / choice_.scored() + scores(token);
     return (end + kAttentionChunk - 1) / kAttentionChunk - first_chunk(span, choice_);
 }
 
@@ -53,7 +53,7 @@ void ChooseStep::prepare(const Sizes& sizes) {
     std::int64_t total = 0;
     for (std::int64_t i = 0; i < tokens; ++i) {
         places_.push_back(total);
-        total += blocks(i);
+        total += scores(i);
         items_.push_back(items_.back() + chunks(i));
         missing_[i].store(chunks(i), std::memory_order_relaxed);
     }
@@ -99,8 +99,8 @@ void ChooseStep::run_chunk(std::int64_t item, const Room& room) const {
 // Computes the scores of the chunks [begin, end), unless all blocks are chosen.
 void ChooseStep::score(std::int64_t token, std::int64_t begin, std::int64_t end, float* scores,
                        const Room& room) const {
-    const std::int64_t count = blocks(token), block = choice_.block;
-    if (count <= choice_.count) return;
+    if (blocks(token) <= choice_.count) return;
+    const std::int64_t count = this->scores(token), block = choice_.scored();
     const std::int32_t* cells = job_.cells + job_.spans[token].begin;
     if (block > 1) {
         for (std::int64_t i = 0; i < count; ++i) room.cells[i] = cells[i * block + block - 1];
@@ -108,11 +108,23 @@ void ChooseStep::score(std::int64_t token, std::int64_t begin, std::int64_t end,
     }
     const Span span{0, static_cast<std::int32_t>(count),
                     static_cast<std::int32_t>(job_.spans[token].first / block)};
+    const float least = choice_.local > 0 ? -std::numeric_limits<float>::infinity() : 0.0f;
     const Attention heads = job_.of(token, cells, &span);
     const float* weights = job_.weights == nullptr ? nullptr : job_.weights + token * job_.heads;
     for (std::int64_t chunk = begin; chunk < end; ++chunk) {
-        ops_.index_scores(heads, weights, chunk, scores, room.attention);
+        ops_.index_scores(heads, weights, least, chunk, scores, room.attention);
     }
+}
+
+// Replaces the scores of positions by those of their blocks.
+void ChooseStep::pool(std::int64_t token, float* scores) const {
+    const std::int64_t length = blocks(token), count = seen(token), block = choice_.block;
+    for (std::int64_t i = 0; i < length; ++i) {
+        float* end = scores + std::min((i + 1) * block, count);
+        scores[i] = *std::max_element(scores + i * block, end);
+    }
+    std::fill(scores + std::max<std::int64_t>(length - choice_.local, 0), scores + length,
+              std::numeric_limits<float>::infinity());
 }
 
 void ChooseStep::choose(std::int64_t token, float* scores, float* copy) const {
@@ -125,9 +137,10 @@ void ChooseStep::choose(std::int64_t token, float* scores, float* copy) const {
         std::fill(std::copy(cells, end, y), last, 0);
         return;
     }
-    for (std::int64_t i = 0; i < length; ++i) {
+    for (std::int64_t i = 0; i < this->scores(token); ++i) {
         if (std::isnan(scores[i])) scores[i] = -std::numeric_limits<float>::infinity();
     }
+    if (choice_.local > 0) pool(token, scores);
     std::copy_n(scores, length, copy);
     std::nth_element(copy, copy + count - 1, copy + length, std::greater<>());
     const float lowest = copy[count - 1];
@@ -135,10 +148,10 @@ void ChooseStep::choose(std::int64_t token, float* scores, float* copy) const {
     std::int64_t equal = count - above;
     for (std::int64_t i = 0; i < length; ++i) {
         if (scores[i] > lowest || (scores[i] == lowest && equal-- > 0)) {
-            y = std::copy_n(cells + i * block, block, y);
+            y = std::copy(cells + i * block, std::min(cells + (i + 1) * block, end), y);
         }
     }
-    std::fill(std::copy(cells + length * block, end, y), last, 0);
+    std::fill(std::copy(std::min(cells + length * block, end), end, y), last, 0);
 }
 
 ChosenSpansStep::ChosenSpansStep(int tokens_dim, const Span* spans, KeyChoice choice, std::int64_t max_tokens,

@@ -5,6 +5,9 @@
 // `count` blocks with the highest scores, and of equal scores the lowest positions; a score that is no number
 // counts as minus infinity. Other tokens get every block. The positions after the last whole block are always
 // chosen. The chosen cells are in order of position.
+//
+// With `local` blocks, a block has the highest score of its positions, the positions after the last whole
+// block are one, too, and the last `local` blocks are the first that are chosen.
 #pragma once
 
 #include <atomic>
@@ -18,14 +21,21 @@ namespace chaski {
 struct KeyChoice {
     std::int64_t count;  // of blocks
     std::int64_t block;
+    std::int64_t local;
 
     // The most cells of a token.
-    std::int64_t width() const { return count * block + block - 1; }
+    std::int64_t width() const { return count * block + (local > 0 ? 0 : block - 1); }
+    // The blocks among `length` cells, of which `count` are chosen.
+    std::int64_t blocks(std::int64_t length) const {
+        return local > 0 ? (length + block - 1) / block : length / block;
+    }
     // The chosen cells of a token that sees `length` of them.
     std::int64_t chosen(std::int64_t length) const {
-        const std::int64_t blocks = length / block;
-        return (blocks < count ? blocks : count) * block + length % block;
+        const std::int64_t all = blocks(length);
+        return length - (all > count ? (all - count) * block : 0);
     }
+    // The positions that share a score.
+    std::int64_t scored() const { return local > 0 ? 1 : block; }
 };
 
 // An item is a token. If these are too few for the threads, an item is one chunk of a token's blocks, and the
@@ -54,13 +64,15 @@ class ChooseStep final : public Step {
     };
     Room room(std::byte* scratch) const;
     std::int64_t seen(std::int64_t token) const { return job_.spans[token].end - job_.spans[token].begin; }
-    std::int64_t blocks(std::int64_t token) const { return seen(token) / choice_.block; }
-    // The chunks of a token's blocks; 1 if all of them are chosen.
+    std::int64_t blocks(std::int64_t token) const { return choice_.blocks(seen(token)); }
+    std::int64_t scores(std::int64_t token) const { return seen(token) / choice_.scored(); }
+    // The chunks of a token's scores; 1 if all of its blocks are chosen.
     std::int64_t chunks(std::int64_t token) const;
     void score(std::int64_t token, std::int64_t begin, std::int64_t end, float* scores,
                const Room& room) const;
     void run_chunk(std::int64_t item, const Room& room) const;
     void choose(std::int64_t token, float* scores, float* copy) const;
+    void pool(std::int64_t token, float* scores) const;
 
     const Ops& ops_;
     const int tokens_dim_;

@@ -50,6 +50,7 @@ class Sparse:
         *,
         count: int,
         block: int = 1,
+        local: int = 0,
         options: Sequence[Options],
         type: DType = DType.F32,
         values: F32 | None = None,
@@ -79,9 +80,8 @@ class Sparse:
         )
         queries = ops.embedding(rows, held["q"]).reshape(heads, size)
         factors = None if weights is None else ops.embedding(rows, held["weights"])
-        chosen = ops.choose_cells(
-            queries, factors, index, Mask(history, spans), count=count, scale=0.5, block=block
-        )
+        mask, choice = Mask(history, spans), {"count": count, "block": block, "local": local}
+        chosen = ops.choose_cells(queries, factors, index, mask, scale=0.5, **choice)
         asked = ops.slice(queries, 0, 32)
         y = ops.attention(asked, seen, read, chosen, 1.0)
         graph.output("y", y.reshape(heads * values.shape[1]))
@@ -151,6 +151,37 @@ def test_blocks_are_chosen_by_the_key_of_their_last_position(
             np.testing.assert_allclose(head[chosen], 1 / len(chosen), rtol=1e-6)
 
 
+def best_with_local(q: F32, keys: F32, count: int, block: int, local: int) -> list[int]:
+    """Return the positions of the chosen blocks, of which the last `local` are the first."""
+    scores = (q @ keys.T * 0.5).sum(axis=0)
+    starts = range(0, len(keys), block)
+    ranked = sorted(starts, key=lambda start: (-scores[start : start + block].max(), start))
+    first = list(starts)[-local:]
+    chosen = [*first, *(start for start in ranked if start not in first)][:count]
+    return [place for start in sorted(chosen) for place in range(start, min(start + block, len(keys)))]
+
+
+@pytest.mark.parametrize(("backend", "options"), IMPLEMENTATIONS)
+@pytest.mark.parametrize("local", [1, 3])
+def test_blocks_have_the_highest_score_of_their_positions_where_the_last_are_chosen(
+    tmp_path: Path, backend: str, options: Sequence[Options], local: int
+) -> None:
+    """Scores below 0 count as they are, and the last block may have fewer positions."""
+    stored, block, count = 67, 4, 5
+    q, keys = whole(1, 4, 32, seed=1), whole(stored, 32, seed=3)
+    keys[:30] = -np.abs(keys[:30]) * np.sign(q[0].sum(axis=0))
+    cells = np.random.default_rng(4).permutation(stored).astype(np.int32)
+    sparse = Sparse(
+        *(tmp_path, backend, q, None, keys, cells), count=count, block=block, local=local, options=options
+    )
+    for length in (stored, 64, 33, 23, 20, 3):
+        found = sparse.attend([0], [(0, length, 0)])[0]
+        chosen = best_with_local(q[0], keys[:length], count, block, local)
+        for head in found:
+            assert np.flatnonzero(head).tolist() == chosen
+            np.testing.assert_allclose(head[chosen], 1 / len(chosen), rtol=1e-6)
+
+
 @pytest.mark.parametrize(("backend", "options"), IMPLEMENTATIONS)
 def test_a_score_that_is_no_number_is_chosen_last(
     tmp_path: Path, backend: str, options: Sequence[Options]
@@ -167,9 +198,9 @@ def test_a_score_that_is_no_number_is_chosen_last(
 
 @pytest.mark.parametrize("isa", _native.isa_names())
 @pytest.mark.parametrize("type", [DType.F32, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0])
-@pytest.mark.parametrize(("count", "block"), [(COUNT, 1), (11, 2)])
+@pytest.mark.parametrize(("count", "block", "local"), [(COUNT, 1, 0), (11, 2, 0), (12, 3, 2)])
 def test_the_bits_do_not_depend_on_threads_other_tokens_and_cells(
-    tmp_path: Path, isa: str, type: DType, count: int, block: int
+    tmp_path: Path, isa: str, type: DType, count: int, block: int, local: int
 ) -> None:
     """One token of many threads is split into chunks, and many tokens are not."""
     tokens, stored = 40, 700
@@ -184,6 +215,7 @@ def test_the_bits_do_not_depend_on_threads_other_tokens_and_cells(
             *(tmp_path, "cpu", q, weights, keys, cells),
             count=count,
             block=block,
+            local=local,
             options=options,
             type=type,
             values=values,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ VARIANT = "bailingmoe3/usual"
 def test_a_block_for_multi_token_prediction_changes_nothing(tmp_path: Path) -> None:
     """llama.cpp's converter counts the block as a layer that attends."""
     with open_gguf(converted(VARIANT)) as file:
-        metadata = dict(file.metadata)
+        metadata: dict[str, Any] = dict(file.metadata)
         tensors = {
             name: (dequantize(info.data, info.type, info.shape), QuantType.F32)
             for name, info in file.tensors.items()

@@ -187,20 +187,28 @@ def choose_cells(
     scale: float,
     count: int,
     block: int,
+    local: int,
 ) -> I32:
     weights = np.ones(q.shape[:2], np.float32) if weights is None else weights
-    chosen = np.zeros((len(q), count * block + block - 1), np.int32)
+    chosen = np.zeros((len(q), count * block + (0 if local else block - 1)), np.int32)
     for row, token, factors, (begin, end, first) in zip(chosen, q, weights, spans, strict=True):
         assert first % block == 0, "a span begins inside of a block"
         seen = cells[begin:end]
         whole = len(seen) // block * block
-        products = np.maximum(token @ keys.rows[seen[block - 1 : whole : block], 0].T * np.float32(scale), 0)
-        scores = np.zeros(whole // block, np.float32)
+        with_keys = seen if local else seen[block - 1 : whole : block]
+        least = np.float32(-np.inf if local else 0)
+        products = np.maximum(token @ keys.rows[with_keys, 0].T * np.float32(scale), least)
+        scores = np.zeros(len(with_keys), np.float32)
         for factor, product in zip(factors, products, strict=True):
             scores += factor * product
         scores[np.isnan(scores)] = -np.inf
+        blocks = np.split(seen[:whole], whole // block) if whole else []
+        blocks += [seen[whole:]] if local and whole < len(seen) else []
+        if local:
+            scores = np.array([scores[i * block : (i + 1) * block].max() for i in range(len(blocks))])
+            scores[-local:] = np.inf
         best = np.sort(np.argsort(-scores, kind="stable")[:count])
-        found = np.concatenate([seen[:whole].reshape(-1, block)[best].ravel(), seen[whole:]])
+        found = np.concatenate([*(blocks[i] for i in best), *([] if local else [seen[whole:]])])
         row[: len(found)] = found
     return chosen
 
@@ -217,9 +225,11 @@ def chosen_attention(
     softcap: float,
     count: int,
     block: int,
+    local: int,
 ) -> F32:
     lengths = [end - begin for begin, end, _ in spans]
-    counts = [min(count, length // block) * block + length % block for length in lengths]
+    blocks = [-(-length // block) if local else length // block for length in lengths]
+    counts = [length - max(number - count, 0) * block for length, number in zip(lengths, blocks, strict=True)]
     seen = [row[:number] for row, number in zip(cells, counts, strict=True)]
     hidden = [np.zeros(len(listed), np.float32) for listed in seen]
     return _attend(q, keys, values, seen, hidden, sinks, scale, softcap)

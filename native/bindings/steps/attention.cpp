@@ -64,16 +64,17 @@ int add_tiles(PlanBuilder& plan, int tokens, int history, std::size_t spans, std
     return plan.num_tiles() - 1;
 }
 
-KeyChoice choice_of(std::int64_t count, std::int64_t block) {
+KeyChoice choice_of(std::int64_t count, std::int64_t block, std::int64_t local) {
     require(count > 0 && block > 0, "choose_cells: no keys are to be chosen");
-    return {count, block};
+    require(0 <= local && local <= count, "choose_cells: more local blocks than are to be chosen");
+    return {count, block, local};
 }
 
 // The same for the cells that an indexer chose, [token][width of the choice].
 int add_chosen_tiles(PlanBuilder& plan, int tokens, std::size_t spans, std::int64_t count, std::int64_t block,
-                     std::int64_t group, bool is_plain) {
+                     std::int64_t local, std::int64_t group, bool is_plain) {
     require(group > 0, "chosen_tiles: no query heads");
-    const KeyChoice choice = choice_of(count, block);
+    const KeyChoice choice = choice_of(count, block, local);
     const std::int64_t most = plan.maximum(tokens);
     const std::shared_ptr<Tiles> tiles = plan.new_tiles();
     plan.add(
@@ -85,13 +86,13 @@ int add_chosen_tiles(PlanBuilder& plan, int tokens, std::size_t spans, std::int6
 
 // `parts` has a float for each entry of the longest history; without them a batch is never split.
 void add_choose_cells(PlanBuilder& plan, int dim, int history, std::int64_t heads, float scale,
-                      std::int64_t count, std::int64_t block, std::size_t q, Optional weights,
-                      const OwnedStorage& keys, std::size_t cells, std::size_t spans, Optional parts,
-                      std::size_t y) {
+                      std::int64_t count, std::int64_t block, std::int64_t local, std::size_t q,
+                      Optional weights, const OwnedStorage& keys, std::size_t cells, std::size_t spans,
+                      Optional parts, std::size_t y) {
     const KVStorage& k = plan.held(keys);
     require(heads > 0 && k.heads == 1 && k.in_panels,
             "choose_cells: an indexer has query heads and one key head, whose keys lie in panels");
-    const KeyChoice choice = choice_of(count, block);
+    const KeyChoice choice = choice_of(count, block, local);
     const Indexer job{plan.floats(q, dim, heads * k.size),
                       plan.optional_floats(weights, dim, heads),
                       k,
@@ -226,10 +227,10 @@ void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("attention", &add_attention, "dim"_a, "history"_a, "heads"_a, "value_size"_a, "scale"_a, "cap"_a,
              "is_plain"_a, "q"_a, "keys"_a, "values"_a, "cells"_a, "spans"_a, "tiles"_a, "weights"_a.none(),
              "sinks"_a, "distances"_a, "positions"_a, "parts"_a, "y"_a)
-        .def("chosen_tiles", &add_chosen_tiles, "tokens"_a, "spans"_a, "count"_a, "block"_a, "group"_a,
-             "is_plain"_a)
+        .def("chosen_tiles", &add_chosen_tiles, "tokens"_a, "spans"_a, "count"_a, "block"_a, "local"_a,
+             "group"_a, "is_plain"_a)
         .def("choose_cells", &add_choose_cells, "dim"_a, "history"_a, "heads"_a, "scale"_a, "count"_a,
-             "block"_a, "q"_a, "weights"_a, "keys"_a, "cells"_a, "spans"_a, "parts"_a, "y"_a)
+             "block"_a, "local"_a, "q"_a, "weights"_a, "keys"_a, "cells"_a, "spans"_a, "parts"_a, "y"_a)
         .def("entry_attention", &add_entry_attention, "dim"_a, "history"_a, "entries"_a, "heads"_a, "scale"_a,
              "window"_a, "count"_a, "block"_a, "q"_a, "keys"_a, "cells"_a, "spans"_a, "entry_keys"_a,
              "entry_cells"_a, "entry_spans"_a, "weights"_a.none(), "sinks"_a, "y"_a)

@@ -260,7 +260,7 @@ def _tiles_of(lowering: Lowering, q: Tensor, cells: Tensor, spans: Tensor, group
 
 def _chosen_tiles(lowering: Lowering, node: Tensor, q: Tensor, spans: Tensor, group: int) -> int:
     """Return the number of the same for cells that an indexer chose."""
-    choice = {name: node.attributes[name] for name in ("count", "block")}
+    choice = {name: node.attributes[name] for name in ("count", "block", "local")}
     key = (spans, group, *choice.values())
     if key not in lowering.tiles:
         lowering.tiles[key] = len(lowering.tiles)
