@@ -156,9 +156,13 @@ class LatentAttention(Module):
         k = ops.concat([(turned, 0, 1), (latent.reshape(1, c.rank), c.rope, 1)])
         q = self._queries(x, rope, latents)
         q = q if factors is None else ops.scale_rows(q, factors)
-        attended = attention(q, k, None, cache, scale=c.scale)
+        attended = attention(q, k, None, cache, scale=c.scale, sinks=self.sinks())
         values = self.gated(self.of_latents(attended.reshape(c.heads, c.rank)), x)
         return self.attn_output(values.reshape(c.heads * c.value))
+
+    def sinks(self) -> Weight | None:
+        """Return the sinks of heads (heads,), if the attention has some."""
+        return None
 
     def gated(self, values: Tensor, x: Tensor) -> Tensor:
         """Return the values of heads (n, heads, value) times their gates for x, if the attention has some."""

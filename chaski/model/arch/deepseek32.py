@@ -58,11 +58,18 @@ class Model(deepseek2.Model):
         for layer, has_own in zip(layers, self._has_indexer, strict=True):
             assert isinstance(layer.attn, Attention)
             if has_own:
-                layer.attn.indexer = Indexer(self._indexer, self.config.hidden_size, rank)
+                layer.attn.indexer = self.indexer(self._indexer, rank)
         return layers
 
+    def indexer(self, config: IndexerConfig, query_rank: int) -> Indexer:
+        """Return the indexer of a layer."""
+        return Indexer(config, self.config.hidden_size, query_rank)
+
     def layer(self, file: GGUFFile) -> DecoderLayer:
-        return llama.Layer(self.config, Attention(latent_attention(file, self.config)), self.ffn(file))
+        return llama.Layer(self.config, Attention(self.attention(file)), self.ffn(file))
+
+    def attention(self, file: GGUFFile) -> LatentAttention:
+        return latent_attention(file, self.config)
 
     def with_indexer(self, file: GGUFFile) -> list[bool]:
         """Return for each layer whether it has its own indexer."""

@@ -29,7 +29,7 @@ class Model(deepseek32.Model):
     def with_indexer(self, file: GGUFFile) -> list[bool]:
         """Return the key's values; without it, GLM 5.2 has the first three and then every fourth indexer."""
         layers = range(self.config.num_layers)
-        key = "glm-dsa.attention.indexer.types"
+        key = f"{file.architecture}.attention.indexer.types"
         if key in file.metadata:
             return list(map(bool, file.get(key, list[bool])))[: len(layers)]
         is_sparse = self.config.context_length >= _LONG
