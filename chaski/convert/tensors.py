@@ -28,6 +28,7 @@ __all__ = [
     "PackedExperts",
     "Padded",
     "Planned",
+    "Product",
     "Sources",
     "TensorShape",
     "as_it_is",
@@ -192,6 +193,32 @@ class Adapted(Struct, frozen=True):
             rows = slice(begin, begin + step)
             values = as_float32(source.data[rows]) + (first[rows] @ second) * np.float32(self.scale)
             yield quantize(values, type)
+
+
+class Product(Struct, frozen=True):
+    """The elementwise product of a vector and a matrix of one row, `factor`."""
+
+    mapped: Mapped
+    factor: str
+
+    packed = None
+
+    @property
+    def name(self) -> str:
+        return self.mapped.name
+
+    @property
+    def shape(self) -> TensorShape:
+        return self.mapped.shape
+
+    @property
+    def sources(self) -> Mapping[str, TensorShape]:
+        return {**self.mapped.sources, self.factor: (1, *self.shape)}
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        (name,) = self.mapped.names
+        vector, row = (as_float32(sources[each].data).ravel() for each in (name, self.factor))
+        yield quantize((vector * row).reshape(1, -1), type)
 
 
 class Padded(Struct, frozen=True):
