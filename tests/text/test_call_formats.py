@@ -148,6 +148,13 @@ class TestDerived:
                 "{% endfor %}</longcat_tool_call>",
                 "longcat",
             ),
+            # Hy 4: tags around all calls distinguish it from GLM 4.7.
+            (
+                "<tool_calls><tool_call>{{ c.function.name }}{% for k, v in c.function.arguments.items() %}"
+                "<arg_key>{{ k }}</arg_key><arg_value>{{ v if v is string else v | tojson }}</arg_value>"
+                "{% endfor %}</tool_call></tool_calls>",
+                "hy4",
+            ),
             # MiniCPM 3: the tags of thoughts distinguish it from LFM 2.
             (
                 "<|tool_call_start|>\n```python\n{{ c.function.name }}({% for k, v in "

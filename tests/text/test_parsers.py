@@ -319,6 +319,12 @@ CASES = [
         [Thought("a"), CALL, CALL],
     ),
     ("hunyuan-a13b", "<answer>a</answer>", None),
+    (
+        "hy4",
+        "<think>a</think><tool_calls><tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value>"
+        "</tool_call></tool_calls>",
+        [Thought("a"), CALL],
+    ),
     ("phi4", f"<|tool_call|>[{ROME}]<|/tool_call|>", [CALL]),
     ("phi4", f"Sure. functools[{ROME}, {ROME}]", [Content("Sure."), CALL, CALL]),
     *(

@@ -34,8 +34,8 @@ from chaski.model.sparse import Indexer, IndexerConfig, TailIndexer
 ARCHITECTURE = Architecture(
     "hy_v4",
     "Hy 4",
-    tools=("hunyuan",),
-    thinking=("hunyuan",),
+    tools=("hy4",),
+    thinking=("hy4",),
     notes="Text only. The rope turns pairs of the halves, as in transformers; in llama.cpp it turns adjacent "
     "elements. Blocks for multi-token prediction are left out.",
     reads=("leading_dense_block_count", "swiglu_clamp_exp"),

@@ -210,6 +210,7 @@ FORMATS: Mapping[str, Format] = {
         ),
         thinking=(f"<think{_HUNYUAN_TAG}>", f"</think{_HUNYUAN_TAG}>"),
     ),
+    "hy4": Format((_pairs(block=("<tool_calls>", "</tool_calls>")),)),
     "hunyuan-a13b": Format((_TOOL_CALLS,), wrapping=("<answer>", "</answer>"), answering="\n<answer>\n"),
     "internlm": Format((CallBlock("<|action_start|><|plugin|>", "<|action_end|>", read_json),), thinks=False),
     "kimi-k2": Format(

@@ -104,6 +104,7 @@ _READ_BACK = (
     "qwen3-coder",
     "minicpm",
     "longcat",
+    "hy4",
     "glm-4.7",
     "mistral",
     "cohere",
