@@ -70,7 +70,11 @@ def own_blocks(model: Any, file: GGUFFile) -> OwnBlocks | None:
     """Return the blocks of a model's file; None if it has none, or the model has no use for them."""
     if not hasattr(model, "nextn_layer") or model.config.pooling is not None:
         return None
-    if not all(kind.can_step_back for kind in model.layer_kinds() if isinstance(kind, Recurrent)):
+    kinds = model.layer_kinds()
+    # A block has one cache, and rejected tokens are dropped from those of all layers.
+    if len(kinds) > model.config.num_layers or not all(
+        kind.can_step_back for kind in kinds if isinstance(kind, Recurrent)
+    ):
         return None
     first, end = model.config.num_layers, file.get(f"{file.architecture}.block_count", int)
     present = [index for index in range(first, end) if f"blk.{index}.nextn.eh_proj.weight" in file.tensors]

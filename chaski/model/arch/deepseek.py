@@ -8,9 +8,7 @@ from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import DecoderLayer, Norm, RouterConfig
 from chaski.model.arch import llama
 from chaski.model.architecture import Architecture
-from chaski.model.config import DecoderConfig
 from chaski.model.experts import dense_block, dense_layers, experts, read_router
-from chaski.model.nextn import nextn_blocks, trunk_config
 
 ARCHITECTURE = Architecture("deepseek", "DeepSeek MoE 16B", reads=("leading_dense_block_count",))
 
@@ -19,13 +17,6 @@ class Model(llama.Model):
     """A model with experts in most layers. Blocks for multi-token prediction after them are `OwnBlocks`."""
 
     is_chained = True
-
-    def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        super().__init__(file, projector)
-        self.unused = nextn_blocks(file, self.config)
-
-    def read_config(self, file: GGUFFile) -> DecoderConfig:
-        return trunk_config(file, super().read_config(file))
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
         layers = super().layers(file)

@@ -18,7 +18,8 @@ ARCHITECTURE = Architecture(
     "EXAONE 4",
     tools=("hermes",),
     thinking=("hermes",),
-    reads=("attention.sliding_window",),
+    notes="Blocks for multi-token prediction are left out.",
+    reads=("attention.sliding_window", "nextn_predict_layers"),
 )
 
 

@@ -17,7 +17,8 @@ ARCHITECTURE = Architecture(
     "GLM 4 0414, GLM Z1, GLM-4.1V and 4.6V Flash",
     tools=("glm-4",),
     thinking=("glm-4",),
-    notes="Pictures, not videos, with a projector of GLM-4V.",
+    notes="Pictures, not videos, with a projector of GLM-4V. Blocks for multi-token prediction are left out.",
+    reads=("nextn_predict_layers",),
 )
 
 

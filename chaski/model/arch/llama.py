@@ -29,6 +29,7 @@ from chaski.model.decoder import Decoder
 from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
+from chaski.model.nextn import nextn_blocks, trunk_config
 from chaski.model.projectors import PROJECTORS, read_vision
 
 ARCHITECTURE = Architecture(
@@ -104,9 +105,10 @@ class Model(Decoder):
         self.blk = self.layers(file)
         self.rope_freqs = RopeFactors(config.rope.dims)
         self.vision = self.encoder(file, projector)
+        self.unused = (*self.unused, *nextn_blocks(file, config))
 
     def read_config(self, file: GGUFFile) -> DecoderConfig:
-        return DecoderConfig.read(file)
+        return trunk_config(file, DecoderConfig.read(file))
 
     def encoder(self, file: GGUFFile, projector: GGUFFile | None) -> MultimodalProcessor | None:
         """Return the image encoder in the projector or in the file."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from chaski.formats.gguf import GGUFFile
@@ -18,6 +19,7 @@ from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
+from chaski.model.nextn import nextn_blocks, trunk_config
 from chaski.model.rope import NO_ROPE
 from chaski.model.state_space import Mamba2, Mamba2Config
 
@@ -44,12 +46,13 @@ class Layer(Module):
 
 class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
-        config = DecoderConfig.read(file)
+        config = trunk_config(file, DecoderConfig.read(file))
         super().__init__(config)
+        self.unused = nextn_blocks(file, config)
         mamba = Mamba2Config.read(file)
         kinds: list[LayerKind | None] = []
         self.blk: list[Layer] = []
-        for kv_heads, size in zip(config.kv_heads, config.ffn_sizes, strict=True):
+        for kv_heads, size in islice(zip(config.kv_heads, config.ffn_sizes, strict=True), config.num_layers):
             kind: LayerKind | None = None
             if kv_heads:
                 block: Module = UnrotatedAttention(config)

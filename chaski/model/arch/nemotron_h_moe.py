@@ -16,6 +16,8 @@ ARCHITECTURE = Architecture(
     "Nemotron 3 Nano, Super",
     tools=("nemotron-3-nano",),
     thinking=("nemotron-3-nano",),
+    notes="Blocks for multi-token prediction are left out: states cannot drop tokens again.",
+    reads=("nextn_predict_layers",),
     fixed={"attention.causal": (True,)},
 )
 
