@@ -20,6 +20,7 @@ __all__ = [
     "HALF",
     "IMAGENET",
     "Normal",
+    "PatchLimits",
     "centered",
     "filled",
     "in_aspect_tiles",
@@ -28,6 +29,8 @@ __all__ = [
     "in_slices",
     "in_split_tiles",
     "in_tiles",
+    "most_padded_squares",
+    "on_padded_squares",
     "squared",
     "video_size",
 ]
@@ -49,6 +52,14 @@ class Normal(Struct, frozen=True):
         """The mean as a color."""
         red, green, blue = (int(each * 255) for each in self.mean)
         return red, green, blue
+
+
+class PatchLimits(Struct, frozen=True):
+    """The most whole patches of a picture and of each of its sides, and the most squares that it may need."""
+
+    count: int
+    side: int
+    squares: int
 
 
 HALF = Normal((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -102,14 +113,21 @@ def filled(pixels: Pixels, square: int, max_squares: int, normal: Normal) -> Val
     return normalize(resize(pixels, (rows * square, columns * square), "bicubic"), normal.mean, normal.std)
 
 
-def in_bounds(pixels: Pixels, square: int, smallest: int, largest: int, normal: Normal) -> Values:
+def in_bounds(
+    pixels: Pixels,
+    square: int,
+    smallest: int,
+    largest: int,
+    normal: Normal,
+    size: Size | None = None,
+) -> Values:
     """Resize to whole squares, nearly in proportion, with `smallest` to `largest` pixels in total, as Qwen
     does.
 
-    Raises ImageError for a picture with one side more than 200 times as long as the other, as other engines
-    do.
+    `size` is the height and width to begin with, by default those of the picture. Raises ImageError if one is
+    more than 200 times the other, as other engines do.
     """
-    height, width = pixels.shape[:2]
+    height, width = size or pixels.shape[:2]
     if max(height, width) > _MOST_UNEQUAL * min(height, width):
         raise ImageError(
             f"the image has {width} x {height} pixels: for this model one side must not be more than "
@@ -123,6 +141,43 @@ def in_bounds(pixels: Pixels, square: int, smallest: int, largest: int, normal: 
         factor = math.sqrt(smallest / (height * width))
         size = math.ceil(height * factor / square) * square, math.ceil(width * factor / square) * square
     return normalize(resize(pixels, size, "bicubic"), normal.mean, normal.std)
+
+
+def on_padded_squares(pixels: Pixels, patch: int, square: int, limits: PatchLimits, normal: Normal) -> Values:
+    """Shrink in proportion to the limits of patches, then add black below and to the right up to whole
+    squares of `square` patches a side, as Kimi-VL and Kimi K2.5 do.
+
+    The limits count whole patches before the black ones. While there are more squares than
+    `limits.squares`, the picture shrinks further.
+    """
+    unit, count = patch * square, limits.count
+    while True:
+        size = _within(pixels, patch, count, limits.side)
+        rows, columns = (-(-edge // unit) for edge in size)
+        if rows * columns <= limits.squares:
+            break
+        count = min(count - 1, count * limits.squares // (rows * columns))
+    fitted = pad(resize(pixels, size, "bicubic"), (rows * unit, columns * unit))
+    return normalize(fitted, normal.mean, normal.std)
+
+
+def most_padded_squares(square: int, count: int, side: int) -> int:
+    """Return a number of squares that no picture exceeds which has `count` whole patches, `side` each way.
+
+    A picture of y by x patches has less than (y + square) (x + square) in whole squares, and
+    (y - 1) (x - 1) are at most `count`.
+    """
+    edges, squares = side + 2 + count // max(side - 1, 1), math.ceil(side / square)
+    return min((count + (square + 1) * edges + square**2) // square**2, squares**2)
+
+
+def _within(pixels: Pixels, patch: int, count: int, side: int) -> Size:
+    height, width = pixels.shape[:2]
+    whole = max(1.0, height // patch) * max(1.0, width // patch)
+    longest = side * patch
+    scale = min(1.0, math.sqrt(count / whole), longest / width, longest / height)
+    shrunk = [min(max(1, int(edge * scale)), longest) for edge in (height, width)]
+    return shrunk[0], shrunk[1]
 
 
 def video_size(frames: int, height: int, width: int, square: int, smallest: int, largest: int) -> Size:

@@ -16,6 +16,7 @@ from chaski.errors import ImageError
 from chaski.image import (
     CLIP,
     HALF,
+    PatchLimits,
     centered,
     in_aspect_tiles,
     in_grid,
@@ -24,6 +25,8 @@ from chaski.image import (
     in_slices,
     in_split_tiles,
     in_tiles,
+    most_padded_squares,
+    on_padded_squares,
     patches,
     squared,
 )
@@ -95,3 +98,26 @@ def test_patches_are_laid_out_as_kernels() -> None:
     kernel = np.random.default_rng(1).normal(size=(5, 3, 8, 8))
     convolved = np.einsum("oiyx,yxi->o", kernel, values[8:16, 0:8].astype(float))
     np.testing.assert_allclose(kernel.reshape(5, -1) @ cut[1, 0], convolved)
+
+
+@pytest.mark.parametrize(("count", "side"), [(20, 9), (60, 40), (1, 5), (400, 8)])
+def test_pictures_need_no_more_padded_squares_than_foreseen(count: int, side: int) -> None:
+    most = most_padded_squares(2, count, side)
+    for height, width in product(range(1, 60, 7), range(1, 120, 13)):
+        limits = PatchLimits(count, side, 1 << 20)
+        values = on_padded_squares(np.zeros((height, width, 3), np.uint8), 3, 2, limits, HALF)
+        assert values.shape[0] // 6 * (values.shape[1] // 6) <= most
+
+
+def test_a_picture_shrinks_until_its_padded_squares_are_few_enough() -> None:
+    few = on_padded_squares(picture(50, 70), 4, 2, PatchLimits(160, 512, 7), HALF)
+    assert few.shape == (16, 24, 3)
+    assert on_padded_squares(picture(90, 3), 4, 2, PatchLimits(160, 512, 1), HALF).shape == (8, 8, 3)
+
+
+def test_the_rest_of_a_padded_square_is_black() -> None:
+    whole = on_padded_squares(picture(10, 13), 4, 2, PatchLimits(160, 512, 90), HALF)
+    assert whole.shape == (16, 16, 3)
+    np.testing.assert_array_equal(whole[:10, :13], (picture(10, 13).astype(np.float32) / 255 - 0.5) / 0.5)
+    assert (whole[10:] == -1).all()
+    assert (whole[:, 13:] == -1).all()

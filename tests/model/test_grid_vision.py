@@ -25,8 +25,19 @@ from tests.rewriting import all_tensors
 from tests.tiny_vision import DATA, write_text_part
 from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, said
 
-PADS = {"glm4v": "<|image|>", "glm4vmoe": "<|image|>"}
+PADS = {
+    "glm4v": "<|image|>",
+    "glm4vmoe": "<|image|>",
+    "kimik25": "<|media_pad|>",
+    "kimik25wide": "<|media_pad|>",
+    "kimivl": "<|media_pad|>",
+}
 MODELS = [*PADS]
+_KIMI = "<|im_user|>user<|im_middle|>PICTURE[EOS]<|im_assistant|>assistant<|im_middle|>"
+CHATS = {
+    "kimik25": _KIMI,
+    "kimivl": _KIMI,
+}
 PROMPTS = ["odd", "two", "large", "text"]
 
 
@@ -101,6 +112,23 @@ def test_bits_do_not_depend_on_others_and_on_pieces(model: str, monkeypatch: pyt
     monkeypatch.setattr(encoder, "_AT_ONCE", 2)
     monkeypatch.setattr(encoder_program, "_PIECE", 8)
     np.testing.assert_array_equal(logits(file(model), "two"), whole)
+
+
+@pytest.mark.parametrize("model", CHATS)
+def test_a_chat_contains_the_picture_where_the_template_has_it(model: str) -> None:
+    options: Any = {"num_predict": 5, "temperature": 0}
+    data = png(61, 33)
+    with chaski.load(file(model), context=160, threads=1) as loaded:
+        chat = loaded.chat([{"role": "user", "content": "what is it", "images": [data]}], **options)
+        written = loaded.generate(CHATS[model].replace("PICTURE", "[img-0]what is it"), [data], **options)
+        assert (chat.prompt_tokens, chat.token_ids) == (written.prompt_tokens, written.token_ids)
+
+
+def test_a_long_picture_takes_at_most_half_of_the_context() -> None:
+    for model in (name for name in MODELS if name.startswith("kimi")):
+        with chaski.load(file(model), context=40, threads=1) as loaded:
+            ids = np.array(loaded.tokenize("a [img-0]", images=[png(900, 40)]))
+            assert 1 <= (ids < 0).sum() <= 20
 
 
 def test_a_table_that_is_not_a_square(tmp_path: Path) -> None:

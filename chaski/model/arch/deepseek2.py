@@ -19,9 +19,10 @@ from chaski.model.latent import latent_attention, latent_config
 
 ARCHITECTURE = Architecture(
     "deepseek2",
-    "DeepSeek V2 to V3.1 and R1, Kimi K2, GLM 4.7 Flash, Mistral Large 3, Moonlight, Youtu",
-    tools=("deepseek3", "glm-4.7"),
+    "DeepSeek V2 to V3.1 and R1, Kimi K2 and K2.5, Kimi-VL, GLM 4.7 Flash, Mistral Large 3, Moonlight, Youtu",
+    tools=("deepseek3", "glm-4.7", "kimi-k2"),
     thinking=("deepseek3", "glm-4.7"),
+    notes="Pictures, not videos, with a projector of Kimi-VL or Kimi K2.5.",
     reads=("attention.temperature_scale", "leading_dense_block_count", "nextn_predict_layers"),
 )
 

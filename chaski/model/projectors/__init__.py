@@ -17,6 +17,8 @@ __all__ = ["PROJECTORS", "WITH_COORDINATES", "read_vision"]
 PROJECTORS = {
     "idefics3": "idefics3",
     "internvl": "internvl",
+    "kimik25": "moonvit.kimik25",
+    "kimivl": "moonvit.kimivl",
     "lfm2": "lfm2",
     "llama4": "llama4",
     "mlp": "mlp",

@@ -64,7 +64,7 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
 
     @classmethod
     def read(
-        cls, file: GGUFFile, min_rows: int, normal: Normal = CLIP, most_rows: int = _MOST_ROWS
+        cls, file: GGUFFile, min_rows: int = 1, normal: Normal = CLIP, most_rows: int = _MOST_ROWS
     ) -> VisionConfig:
         """Read the configuration from the metadata of a model or of a projector (architecture `clip`).
 
@@ -74,7 +74,9 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
         sizes = read_sizes(file, eps=1e-6)
         hidden_size, num_heads = sizes["hidden_size"], sizes["num_heads"]
         patch_size = file.get(f"{prefix}.patch_size", int)
-        square = file.get(f"{prefix}.spatial_merge_size", int, 2)
+        square = file.get(
+            f"{prefix}.spatial_merge_size", int, file.get(f"{prefix}.projector.scale_factor", int, 2)
+        )
         if num_heads < 1 or hidden_size % (4 * num_heads):
             raise ModelError(
                 f"{file.path}: {hidden_size} elements in {num_heads} heads cannot be split into pairs for "
@@ -218,6 +220,8 @@ class Vision(Module):
     is_bidirectional = False
     marks = ("<|vision_start|>", "<|vision_end|>")
     """The tokens before and after a picture."""
+    has_grid = True
+    """Whether the text model rotates the rows by coordinates."""
     mm: Callable[[Tensor], Tensor]
 
     def __init__(self, config: VisionConfig, row_size: int, tower: Tower, num_deep: int = 0) -> None:
@@ -237,7 +241,7 @@ class Vision(Module):
             heads=c.heads,
             max_at_once=_AT_ONCE * c.patches_a_row,
             max_tiles=self.max_tiles(rows),
-            has_grid=True,
+            has_grid=self.has_grid,
         )
 
     def max_tiles(self, rows: int) -> int:
@@ -255,7 +259,8 @@ class Vision(Module):
         found = cut_frames(self.resized(open_image(data)), None, c.patch_size, c.square, c.window)
         num_rows = found.grid[0] * found.grid[1]
         before, after = self.marks
-        return Image(self.arrays(found), num_rows, (before, num_rows, after), grid=found.grid)
+        grid = found.grid if self.has_grid else None
+        return Image(self.arrays(found), num_rows, (before, num_rows, after), grid=grid)
 
     def resized(self, pixels: Pixels) -> Values:
         """Return a picture in whole squares within the limits, normalized."""
@@ -278,7 +283,7 @@ class Vision(Module):
         c = self._config
         x = self.embed(graph, patches)
         squares = [graph.input(f"square {index}", (rows,), DType.I32) for index in range(c.patches_a_row)]
-        rope = ops.rope_table(graph.input("places", (patches, 2), DType.I32), c.rope())
+        rope = ops.rope_table(graph.input("places", (patches, 2), DType.I32), self.rope())
         windows = history if c.window is None else history.windows()
         deep: list[Tensor] = []
         for index, block in enumerate(self.v.blk):
@@ -286,6 +291,10 @@ class Vision(Module):
             deep += self.deep_rows(index, x, squares)
         embedded = self.rows_of(self.v.post_ln(x), squares)
         return _side_by_side([embedded, *deep]) if deep else embedded
+
+    def rope(self) -> Rope:
+        """Return the rope of the patches, whose axes are row and column."""
+        return self._config.rope()
 
     def embed(self, graph: Graph, patches: Dim) -> Tensor:
         """Return the input of the first layer."""

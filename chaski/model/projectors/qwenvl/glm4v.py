@@ -108,24 +108,31 @@ class Vision(encoder.Vision):
 
 
 def shares(
-    side: int, places: npt.NDArray[np.int32], size: tuple[int, int]
+    side: int, places: npt.NDArray[np.int32], size: tuple[int, int], count: int = _TAPS
 ) -> tuple[list[npt.NDArray[np.int32]], list[npt.NDArray[np.float32]]]:
-    """Return 16 places of side x side for each patch at `places`, and the patch's share in each.
+    """Return `count`² places of side x side for each patch at `places`, and the patch's share in each.
 
-    The interpolation is bicubic; the table and the image, which has `size` patches, cover the same area.
+    The interpolation is bilinear for a `count` of 2, and bicubic for 4. The table and the image, which has
+    `size` patches, cover the same area.
     """
     exact = (places.astype(np.float32) + np.float32(0.5)) / np.array(size, np.float32) * side - np.float32(
         0.5
     )
     first = np.floor(exact)
-    taps = [np.clip(first.astype(np.int32) + tap - 1, 0, side - 1) for tap in range(_TAPS)]
-    weights = [_cubic(np.abs(exact - first - (tap - 1))) for tap in range(_TAPS)]
+    offsets, kernel = range(1 - count // 2, 1 + count // 2), _cubic if count == _TAPS else _linear
+    taps = [np.clip(first.astype(np.int32) + offset, 0, side - 1) for offset in offsets]
+    weights = [kernel(np.abs(exact - first - offset)) for offset in offsets]
     corners, parts = [], []
     for rows, of_rows in zip(taps, weights, strict=True):
         for columns, of_columns in zip(taps, weights, strict=True):
             corners.append(np.ascontiguousarray(rows[:, 0] * side + columns[:, 1], np.int32))
             parts.append(np.ascontiguousarray(of_rows[:, 0] * of_columns[:, 1], np.float32))
     return corners, parts
+
+
+def _linear(distance: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the weights of entries at a distance of up to 1."""
+    return np.asarray(1 - distance, np.float32)
 
 
 def _cubic(distance: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
