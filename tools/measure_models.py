@@ -65,7 +65,16 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
     paths += [DATA / "llama" / f"{name}.f32.gguf" for name in ("llama2", "llama31", "biased")]
     paths += [
         DATA / "vision" / f"{name}.gguf"
-        for name in ("gemma3", "mistral3", "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
+        for name in (
+            "gemma3",
+            "mistral3",
+            "paddleocr",
+            "qwen2vl",
+            "qwen3vl",
+            "qwen3vlmoe",
+            "qwen35",
+            "qwen35moe",
+        )
     ]
     for name in ("llava", "mllama"):
         paths.append(folder / f"{name}.gguf")

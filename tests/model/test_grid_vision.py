@@ -31,12 +31,16 @@ PADS = {
     "kimik25": "<|media_pad|>",
     "kimik25wide": "<|media_pad|>",
     "kimivl": "<|media_pad|>",
+    "paddleocr": "<|IMAGE_PLACEHOLDER|>",
+    "paddleocrbias": "<|IMAGE_PLACEHOLDER|>",
+    "paddleocrdeep": "<|IMAGE_PLACEHOLDER|>",
 }
 MODELS = [*PADS]
 _KIMI = "<|im_user|>user<|im_middle|>PICTURE[EOS]<|im_assistant|>assistant<|im_middle|>"
 CHATS = {
     "kimik25": _KIMI,
     "kimivl": _KIMI,
+    "paddleocr": "User: PICTUREAssistant: ",
 }
 PROMPTS = ["odd", "two", "large", "text"]
 
