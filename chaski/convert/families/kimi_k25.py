@@ -75,4 +75,4 @@ VISION = VisionFamily(vision_metadata, projector, vision_tensors, {}, unused=(_T
 FAMILY = derived_family(
     "deepseek2", deepseek2.metadata, split_heads, left_out=blocks_after, unused=_UNUSED, vision=VISION
 )
-CHECKPOINTS = ("KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration")
+CHECKPOINTS = ("KimiK25ForConditionalGeneration",)
