@@ -16,6 +16,7 @@ _KIND = "paddleocr"
 _TOWER, _PROJECTOR = "visual.vision_model", "mlp_AR"
 _SECTIONS = [16, 24, 24]
 _SQUARE = 2
+_MOST_PIXELS = 3600 * 28**2
 _HALF = ((0.5,) * clip.COLORS,) * 2
 _SIZES = {  # values that configurations leave out, as transformers fills them in
     "hidden_size": 1152,
@@ -53,7 +54,7 @@ def vision_metadata(config: Config) -> Metadata:
 
 def projector(config: Config) -> Metadata:
     entries = _sizes(config)
-    largest = entries.get("vision.image_max_pixels", 3600 * 28**2)
+    largest = clip.preprocessor(config).get("max_pixels", int, _MOST_PIXELS)
     return qwen_vision.projector(config, entries, _KIND, isqrt(largest), _HALF) | {"use_gelu": True}
 
 
