@@ -30,6 +30,7 @@ _DIVISORS = (
     *("block_count", "embedding_length", "attention.head_count", "rope.dimension_count"),
     "vision.patch_size",
 )
+_UNUSED = ("deepseek2-ocr.rope.dimension_count",)  # a size of latent attention, which its files give as 0
 _OF_RECURRENCES = ("ssm.state_size", "wkv.head_size")
 # An encoder without blocks, as in Gemma 4 12B, has no heads.
 _DIVISORS_OF_ENCODERS = (*_DIVISORS, "vision.attention.head_count")
@@ -82,7 +83,7 @@ def check_metadata(file: GGUFFile) -> None:
             may_be_zero = (is_recurrent and name == "attention.head_count") or isinstance(
                 file.metadata[key], np.ndarray
             )
-            least = 1 if name in divisors and not may_be_zero else 0
+            least = 1 if name in divisors and key not in _UNUSED and not may_be_zero else 0
             for number in () if name in _MAY_BE_INFINITE else _numbers(file.metadata[key]):
                 _check(file, key, number, least, limit)
 
