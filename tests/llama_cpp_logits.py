@@ -131,7 +131,7 @@ def greedy(model: Logits, prompt: list[int], count: int) -> list[tuple[int, floa
     found: list[tuple[int, float]] = []
     ids = prompt
     for _ in range(count):
-        row = model.after(ids, len(ids) - 1)[0]
+        row = model.after(ids, 0)[-1]  # for the last token alone, CogVLM returns those of the first
         second, first = np.partition(row, -2)[-2:]
         ids = [int(row.argmax())]
         found.append((ids[0], float(first - second)))
