@@ -12,6 +12,7 @@ from chaski.convert.convert import convert
 from chaski.errors import UnsupportedError
 from chaski.ml import open_backend
 from chaski.ml.graph import Dim, DType, Graph
+from tests import mobilenet
 from tests.cuda.devices import BACKENDS
 from tests.image.pictures import png
 
@@ -35,6 +36,18 @@ def test_images(backend: str, name: str) -> None:
         with chaski.load(DATA / "vision" / f"{name}.gguf", threads=1, context=128, backend=each) as llm:
             found.append(llm.logits("the [img-0] is", [png(40, 56)]))
     assert np.isfinite(np.asarray(found[0])).all()
+    np.testing.assert_array_equal(np.asarray(found[1]), np.asarray(found[0]))
+
+
+@pytest.mark.long
+@on_each
+def test_convolutions(tmp_path: Path, backend: str) -> None:
+    folder = mobilenet.checkpoint(tmp_path / "in", mobilenet.expected("odd")["about"])
+    convert(folder, tmp_path / "model.gguf", "Q8_0")
+    found = []
+    for each in ("cpu", backend):
+        with chaski.load(tmp_path / "model.gguf", threads=1, context=128, backend=each) as llm:
+            found.append(llm.logits("the [img-0] is", [png(40, 56)]))
     np.testing.assert_array_equal(np.asarray(found[1]), np.asarray(found[0]))
 
 

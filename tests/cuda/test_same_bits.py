@@ -220,6 +220,7 @@ def test_rows_and_columns(tmp_path: Path, backend: str) -> None:
         y = ops.concat([(right, 0, 1), (left, 24, 1)])
         y = ops.concat([(ops.slice(y, 0, 18), 0, 2), (ops.slice(y, 18, 18), 1, 2)])
         y = ops.scale_rows(y, ops.rms(x))
+        y = ops.scale_heads(y.reshape(4, 9), np.array([1.5, -2, 0.3, 7], np.float32)).reshape(36)
         return ops.product(y.rows(ids), w["matrix"])
 
     assert_same(backend, path, record, [1, 0, 2, 1], plain=("matrix",))
