@@ -9,6 +9,7 @@ has a meaning.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +109,7 @@ def router(
                 f"router: {groups.used} of {groups.count} groups of {experts} experts cannot be used"
             )
     operands: tuple[Tensor | Weight, ...] = (logits,) if bias is None else (logits, bias)
-    fixed: dict[str, object] = {}
+    fixed: dict[str, Any] = {}
     if table is not None:
         require(bias is None and table.experts.shape[1:] == (count,), "router", count, table.experts.shape)
         operands = (logits, table.tokens)

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chaski.errors import UnsupportedError
+from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerCache, LayerKind, RecurrentLayer, pooled
 from chaski.ml import ops
@@ -49,11 +49,26 @@ class CompressedConfig(Struct, frozen=True):
 
     @classmethod
     def read(cls, file: GGUFFile, config: DecoderConfig, ratio: int) -> CompressedConfig:
+        """Read the keys. Raises ModelError for heads that cannot be divided into the output's groups."""
         prefix = f"{file.architecture}.attention"
-        names = ("q_lora_rank", "output_group_count", "output_lora_rank", "sliding_window")
-        sizes = (file.get(f"{prefix}.{name}", int) for name in names)
-        own = config.hidden_size, config.num_heads, config.head_size
-        return cls(*own, *sizes, ratio, IndexerConfig.read(file), config.eps)
+        groups = file.get(f"{prefix}.output_group_count", int)
+        if groups < 1 or config.num_heads % groups:
+            raise ModelError(
+                f"{file.path}: {prefix}.output_group_count is {groups}, which does not divide the "
+                f"{config.num_heads} heads"
+            )
+        return cls(
+            hidden_size=config.hidden_size,
+            heads=config.num_heads,
+            head_size=config.head_size,
+            query_rank=file.get(f"{prefix}.q_lora_rank", int),
+            groups=groups,
+            output_rank=file.get(f"{prefix}.output_lora_rank", int),
+            window=file.get(f"{prefix}.sliding_window", int),
+            ratio=ratio,
+            indexer=IndexerConfig.read(file),
+            eps=config.eps,
+        )
 
     @property
     def overlaps(self) -> bool:
@@ -210,7 +225,8 @@ class CompressedAttention(Module):
         c, sinks = self._config, self.attn_sinks.weight
         scale = c.head_size**-0.5
         if not c.ratio:
-            return ops.attention(q, *window, scale, sinks)
+            keys, values, mask = window
+            return ops.attention(q, keys, values, mask, scale, sinks)
         entries, _, seen = caches[0].update(self.entries(x, ropes, caches[1]), None)
         if c.overlaps:
             keys = self.indexer_entries(x, ropes, caches[3])

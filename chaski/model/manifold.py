@@ -17,6 +17,9 @@ from chaski.ml.nn import Module
 __all__ = ["ManifoldConfig", "ManifoldConnection", "ManifoldHead"]
 
 
+_MOST_ITERATIONS = 1000
+
+
 class ManifoldConfig(Struct, frozen=True):
     """`count` streams of `size` elements. eps: of Sinkhorn's sums. norm_eps: of the norm of all streams."""
 
@@ -28,12 +31,13 @@ class ManifoldConfig(Struct, frozen=True):
 
     @classmethod
     def read(cls, file: GGUFFile, norm_eps: float) -> ManifoldConfig:
-        """Read the keys. Raises ModelError for numbers that are not positive."""
+        """Read the keys. Raises ModelError for numbers that no model has."""
         prefix = f"{file.architecture}.hyper_connection"
         count, iterations = (file.get(f"{prefix}.{name}", int) for name in ("count", "sinkhorn_iterations"))
-        if count < 1 or iterations < 1:
+        if count < 1 or not 1 <= iterations <= _MOST_ITERATIONS:
             raise ModelError(
-                f"{file.path}: {prefix}: {count} streams and {iterations} iterations; at least 1"
+                f"{file.path}: {prefix} has {count} streams and {iterations} iterations; there must be at "
+                f"least 1, and at most {_MOST_ITERATIONS} iterations"
             )
         size = file.get(f"{file.architecture}.embedding_length", int)
         return cls(count, size, iterations, file.get(f"{prefix}.epsilon", float), norm_eps)
@@ -46,7 +50,7 @@ class _Vector(Module):
 
 class _Matrix(Module):
     def __init__(self, in_features: int, out_features: int) -> None:
-        self.weight = Weight((out_features, in_features))
+        self.weight = Weight((out_features, in_features), split=0)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight)

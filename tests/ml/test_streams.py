@@ -22,7 +22,7 @@ def test_streams_are_added_with_their_weights(
 ) -> None:
     arrays = {"table": uniform(9, streams * size), "weights": uniform(9, streams * outputs)}
 
-    def record(ids, w, graph):  # type: ignore[no-untyped-def]
+    def record(ids, w, graph):
         x = ops.embedding(ids, w["table"]).reshape(streams, size)
         mixed = ops.mix_streams(x, ops.embedding(ids, w["weights"]).reshape(streams, outputs))
         return mixed.reshape(outputs * size)
@@ -36,7 +36,7 @@ def test_streams_are_added_with_their_weights(
 def test_rows_and_columns_of_a_matrix_add_up_to_one(
     tmp_path: Path, size: int, iterations: int, isa: str
 ) -> None:
-    def record(ids, w, graph):  # type: ignore[no-untyped-def]
+    def record(ids, w, graph):
         x = ops.embedding(ids, w["table"]).reshape(size, size)
         return ops.sinkhorn(x, iterations, 1e-6).reshape(size**2)
 

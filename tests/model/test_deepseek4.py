@@ -74,12 +74,21 @@ def test_requests_that_fill_the_context_answer_as_alone() -> None:
         assert tuple(entry for text in texts for entry in text.logprobs) == expected[seed].logprobs
 
 
-@pytest.mark.parametrize("ratios", [[0, 4, 12, 4], [0, 4]])
-def test_groups_that_do_not_fit_are_refused(ratios: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attention.compress_ratios", np.array([0, 4, 12, 4]), r"has 4 numbers for 4 layers, among them 12"),
+        ("attention.compress_ratios", np.array([0, 4]), r"has 2 numbers for 4 layers"),
+        ("attention.output_group_count", 3, "is 3, which does not divide the 4 heads"),
+        ("hyper_connection.sinkhorn_iterations", 100000, "4 streams and 100000 iterations"),
+        ("hyper_connection.count", 0, "0 streams"),
+        ("expert_gating_func", 5, "expert_gating_func = 5 is not supported"),
+    ],
+)
+def test_numbers_that_no_model_has_are_refused(key: str, value: Any, message: str) -> None:
     with open_gguf(converted(VARIANTS[0])) as file:
-        key = "deepseek4.attention.compress_ratios"
-        changed = GGUFFile(file.path, {**file.metadata, key: np.array(ratios, np.int32)}, file.tensors)
-        with pytest.raises(UnsupportedError, match=r"compress_ratios has \d numbers for 4 layers"):
+        changed = GGUFFile(file.path, {**file.metadata, f"deepseek4.{key}": value}, file.tensors)
+        with pytest.raises((ModelError, UnsupportedError), match=message):
             build_model(changed)
 
 

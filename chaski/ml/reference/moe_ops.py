@@ -35,12 +35,12 @@ def router(
         scores = np.sqrt(np.logaddexp(np.float32(0), logits))
     if table is not None:
         assert bias_or_tokens is not None
-        chosen = table[bias_or_tokens.astype(np.int32)]
+        chosen = table[bias_or_tokens.astype(np.int32)].astype(np.intp)
     else:
         ranks = scores if bias_or_tokens is None else scores + bias_or_tokens
         if groups > 1:
             ranks = _limited(ranks, groups, used_groups, best_of_group)
-        chosen = np.argsort(-ranks, axis=1, kind="stable")[:, :count].astype(np.int32)
+        chosen = np.argsort(-ranks, axis=1, kind="stable")[:, :count]
     weights = np.take_along_axis(scores, chosen, axis=1)
     if gating is Gating.CHOSEN_SOFTMAX:
         weights = _softmax(weights)

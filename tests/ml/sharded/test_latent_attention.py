@@ -8,10 +8,14 @@ from tests.families import converted
 from tests.ml.sharded.members import Nodes
 from tests.ml.sharded.test_same_bits import computed
 
+CASES = [
+    *((variant, split) for variant in ("deepseek2/v2", "minicpm3/usual") for split in ("layers", "rows")),
+    ("deepseek4/yarn", "rows"),
+]
+
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", ["deepseek2/v2", "minicpm3/usual"])
-@pytest.mark.parametrize("split", ["layers", "rows"])
+@pytest.mark.parametrize(("variant", "split"), CASES)
 def test_latent_attention(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, variant: str, split: str) -> None:
     path = converted(variant)
     expected = computed(path, "cpu", 20)

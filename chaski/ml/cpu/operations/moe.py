@@ -21,7 +21,7 @@ def router(lowering: Lowering, node: Tensor, logits: Tensor, other: Tensor | Wei
         experts=width(logits),
         weights=lowering.weights,
         bias=offset(bias),
-        **(node.attributes | {"table": np.ravel(table).astype(np.int32).tolist()}),
+        **{**node.attributes, "table": np.ravel(table).astype(np.int32).tolist()},
     )
 
 
