@@ -23,6 +23,7 @@ from chaski.runner.states.state_calls import EraseSlot, SavedState, SaveSlot
 from tests.adapters import random_adapter
 from tests.backends import HAS_PLAIN_ATTENTION
 from tests.cache_checks import assert_whole
+from tests.families import converted
 from tests.nextn import write_with_blocks
 from tests.own_heads import write_with_heads
 from tests.tiny_llama import write_tiny_llama
@@ -67,6 +68,8 @@ def model_of(kind: str, folder: Path) -> Path:
         return write_tiny_llama(folder / "tiny.gguf")
     if kind.endswith("blocks"):
         return write_with_blocks(kind.replace(" blocks", "/usual"), folder / "blocks.gguf")
+    if "/" in kind:
+        return converted(kind)
     if kind.endswith("heads"):
         return write_with_heads(kind.split()[0], folder / "heads.gguf")
     return ARCHITECTURES / f"{kind}.gguf"
@@ -82,6 +85,7 @@ def model_of(kind: str, folder: Path) -> Path:
         ("lfm2", 90),
         ("qwen35 heads", 64),
         ("step35 blocks", 89),
+        ("deepseek4/yarn", 64),
     ],
 )
 def test_answers_behind_a_state_are_those_of_a_fresh_model(
