@@ -23,13 +23,14 @@ from chaski.model.experts import read_router
 from chaski.model.hyper import streams_of
 from chaski.model.input import Inputs
 from chaski.model.manifold import ManifoldConfig, ManifoldConnection, ManifoldHead
+from chaski.model.nextn import nextn_blocks, trunk_config
 
 ARCHITECTURE = Architecture(
     "deepseek4",
     "DeepSeek V4 Flash and Pro",
     tools=("deepseek3.2",),
     thinking=("deepseek3.2",),
-    notes="Blocks for multi-token prediction are left out. A token keeps the entry of its group, so that "
+    notes="Text only. Blocks for multi-token prediction are left out. A token keeps the entry of its group, so "
     "entries take as much memory as keys. The keys of indexers are not turned by a Hadamard matrix before "
     "they are rounded, unlike in llama.cpp.",
     reads=(
@@ -46,6 +47,7 @@ class FeedForward(Module):
     """The chosen experts of a token and the shared one. A table chooses them in the first layers."""
 
     inline = True
+    unused = ("exp_probs_b_vl.",)  # of tokens of images
 
     def __init__(self, experts: MoE, shared: SharedExpert) -> None:
         self.experts = experts
@@ -80,8 +82,9 @@ class Layer(Module):
 
 class Model(Decoder):
     def __init__(self, file: GGUFFile) -> None:
-        config = DecoderConfig.read(file)
+        config = _without_blocks(file, DecoderConfig.read(file))
         super().__init__(config)
+        self.unused = nextn_blocks(file, config)
         self._streams = ManifoldConfig.read(file, config.eps)
         self._attention = tuple(of_layers(file, config))
         hashed = file.get("deepseek4.hash_layer_count", int)
@@ -119,6 +122,12 @@ class Model(Decoder):
             own = [cache, *islice(more, len(list(attention.kinds())) - 1)]
             x = layer(x, inputs.tokens, ropes, own, outputs=inputs.enter(layer, self.blk, x))
         return self.head(self.output_streams(inputs.leave(x)))
+
+
+def _without_blocks(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
+    """Return the configuration of the layers; only some files that state blocks have their tensors."""
+    has_blocks = any(name.endswith(".nextn.eh_proj.weight") for name in file.tensors)
+    return trunk_config(file, config) if has_blocks else config
 
 
 def _activation(file: GGUFFile, key: str, layer: int) -> Callable[[Tensor, Tensor], Tensor]:

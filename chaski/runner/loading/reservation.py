@@ -210,12 +210,12 @@ def check_takes_back(cache: Cache, file: GGUFFile) -> None:
 def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:
     """Return the types of a name; without one, float32 for models of float32 matrices.
 
-    Their users want exact numbers.
+    Their users want exact numbers. Tables of whole numbers are no matrices.
     """
     if name is not None:
         return KVTypes.parse(name)
     matrices = [info for info in file.tensors.values() if len(info.shape) > 1]
-    is_exact = all(info.type is QuantType.F32 for info in matrices)
+    is_exact = all(info.type in (QuantType.F32, QuantType.I32) for info in matrices)
     dtype = DType.F32 if is_exact else backend.default_kv_dtype
     return KVTypes(dtype, dtype)
 
