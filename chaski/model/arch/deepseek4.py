@@ -30,8 +30,8 @@ ARCHITECTURE = Architecture(
     "DeepSeek V4 Flash and Pro",
     tools=("deepseek3.2",),
     thinking=("deepseek3.2",),
-    notes="Text only. Blocks for multi-token prediction are left out. A token keeps the entry of its group, so "
-    "entries take as much memory as keys. The keys of indexers are not turned by a Hadamard matrix before "
+    notes="Text only. Blocks for multi-token prediction are left out. A token keeps the entry of its group, "
+    "so entries take as much memory as keys. The keys of indexers are not turned by a Hadamard matrix before "
     "they are rounded, unlike in llama.cpp.",
     reads=(
         "attention.sliding_window",
