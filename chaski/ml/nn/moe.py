@@ -120,8 +120,8 @@ class MoE(Module):
         hidden = self._activation(self.ffn_gate_exps(rows, groups), self.ffn_up_exps(rows, groups))
         return combine(self.ffn_down_exps(hidden, groups), groups, None if config.weighs_inputs else routes)
 
-    def routes(self, x: Tensor, table: RouteTable | None = None) -> Tensor:
-        """Return the experts of each token and their weights (n, 2, used); `table` replaces the choice."""
+    def routes(self, x: Tensor) -> Tensor:
+        """Return the experts of each token and their weights (n, 2, used)."""
         config = self._router
         return router(
             self.ffn_gate_inp(x),
@@ -129,9 +129,8 @@ class MoE(Module):
             config.gating,
             normalized=config.normalized,
             scale=config.scale,
-            bias=self.exp_probs_b.bias if table is None and self.exp_probs_b.bias.is_present else None,
+            bias=self.exp_probs_b.bias if self.exp_probs_b.bias.is_present else None,
             groups=config.groups,
-            table=table,
         )
 
 
@@ -151,12 +150,22 @@ class HashMoE(MoE):
 
     def of_tokens(self, x: Tensor, tokens: Tensor) -> Tensor:
         """Return the output for rows of x (n, size) of `tokens` (n,)."""
-        table, count = self.ffn_gate_tid2eid.weight, self._router.num_experts
+        config, table = self._router, self.ffn_gate_tid2eid.weight
         experts = table.elements.astype(np.int32)
-        wrong = experts[(experts < 0) | (experts >= count)]
+        wrong = experts[(experts < 0) | (experts >= config.num_experts)]
         if wrong.size:
-            raise ModelError(f"{table.name} names expert {wrong[0]} of {count}: the file is damaged")
-        return self.routed(x, self.routes(x, RouteTable(tokens, experts)))
+            raise ModelError(
+                f"{table.name} names expert {wrong[0]} of {config.num_experts}: the file is damaged"
+            )
+        routes = router(
+            self.ffn_gate_inp(x),
+            config.num_used,
+            config.gating,
+            normalized=config.normalized,
+            scale=config.scale,
+            table=RouteTable(tokens, experts),
+        )
+        return self.routed(x, routes)
 
 
 class _ExpertTable(Module):
