@@ -1,6 +1,7 @@
 // Matrices of block-quantized types, by the rule in matmul.h.
 #include "coefficients.h"
 #include "entry_points.h"
+#include "level_products.h"
 #include "product.h"
 #include "super_blocks.h"
 
@@ -25,10 +26,9 @@ static auto stream_of_codebooks() {
 #endif
 }
 
-// The largest codes of formats without super-blocks: four, five, seven or eight bits, which dot4 may treat
+// The largest codes of formats without super-blocks and levels: four, five or eight bits, which dot4 may treat
 // alike.
 constexpr int kNarrow = 31, kNarrowest = dot4_run<15> == dot4_run<31> ? kNarrow : 15;
-constexpr int kMiddle = dot4_run<31> == dot4_run<127> ? kNarrow : 127;
 constexpr int kWide = dot4_bias<255> == 0 ? kNarrow : 255;
 
 // sums += codes * values, over kElements of k. `lines` are those of the first panel, and each next panel is
@@ -319,15 +319,19 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
         return stream(w, panel_begin, panel_end, x, n, out, scratch, variant);
     }
     const Unpacker& u = unpacker_of(w.type);
+    if constexpr (kHasLevels) {
+        if (levels_of(w.type) != 0) {
+            return multiply_levels(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
+        }
+    }
     const auto product = is_super && u.min_sub == 16 ? run_product<SuperQuantized<16, 16, 3>>   // Q2_K
                          : is_super && !u.mins       ? run_product<SuperQuantized<16, 0, 63>>   // Q3_K, Q6_K
                          : is_super && u.sub == 16   ? run_product<SuperQuantized<16, 32, 31>>  // Q5_K
                          : is_super                  ? run_product<SuperQuantized<32, 32, 15>>  // Q4_K
                          : u.mins                    ? run_product<Quantized<true, kNarrow>>
-                         : u.sub == 16               ? run_product<Quantized<false, kMiddle, 16>>
+                         : u.sub == 16               ? run_product<Quantized<false, kNarrow, 16>>
                          : u.unpack_words != nullptr ? run_product<QuantizedWords>
                          : u.max_code > 127          ? run_product<Quantized<false, kWide>>
-                         : u.max_code > kNarrow      ? run_product<Quantized<false, kMiddle>>
                          : u.max_code > kNarrowest   ? run_product<Quantized<false, kNarrow>>
                                                      : run_product<Quantized<false, kNarrowest>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
@@ -343,9 +347,10 @@ static int64_t stream_scratch_bytes(int64_t k) {
 
 int64_t scratch_bytes_quantized(int64_t k, int64_t n) {
     int64_t product = larger(larger(product_scratch_bytes<Quantized<true, kNarrow>>(n),
-                                    product_scratch_bytes<Quantized<false, kMiddle, 16>>(n)),
+                                    product_scratch_bytes<Quantized<false, kNarrow, 16>>(n)),
                              product_scratch_bytes<SuperQuantized<16, 16, 3>>(n));
     if constexpr (kWordsAreFaster) product = larger(product, product_scratch_bytes<QuantizedWords>(n));
+    if constexpr (kHasLevels) product = larger(product, level_scratch_bytes(n));
     return larger(stream_scratch_bytes(k), product);
 }
 

@@ -4,40 +4,19 @@
 #include "blocks.h"
 #include "entry_points.h"
 #include "pieces.h"
+#include "unpack_blocks.h"
+
+#if defined(__AVX512VNNI__)
+#include "cpu_features.h"
+
+// Compiled for further instructions, like the functions that table.cpp declares.
+namespace chaski::avx512_vbmi {
+void (*unpack_of_codebook(DType type, bool is_centred))(const uint8_t* panel, int64_t elements,
+                                                        uint8_t* slab);
+}
+#endif
 
 namespace chaski::CHASKI_ISA {
-
-// kCentred: codes less the offset, as signed bytes.
-template <class Format, bool kCentred, int kSubBlock>
-CHASKI_INLINE void unpack_codes(const Format& block, uint8_t* lines) {
-    unroll<Format::kSub / 4>([&](auto i) __attribute__((always_inline)) {
-        const U8x64 codes = block.template codes<kSubBlock, i.value>();
-        if constexpr (kCentred && Format::kOffset != 0) {
-            store_u8(lines + 64 * i, subtract_bytes(codes, Format::kOffset));
-        } else {
-            store_u8(lines + 64 * i, codes);
-        }
-    });
-}
-
-template <class Format, bool kCentred>
-static void unpack_blocks(const uint8_t* panel, int64_t elements, uint8_t* slab) {
-    constexpr int kSub = Format::kSub, kSubs = 32 / kSub;
-    static_assert(kSubs == 1 || !Format::kMins);
-    for (int64_t at = 0; at < elements; at += Format::kElements, panel += Format::kBytes) {
-        const Format block{{panel}};
-        unroll<Format::kElements / 32>([&](auto s) __attribute__((always_inline)) {
-            auto* scales = reinterpret_cast<float*>(slab + kLanes * 32);
-            unroll<kSubs>([&](auto i) __attribute__((always_inline)) {
-                constexpr int kS = s.value * kSubs + i.value;
-                unpack_codes<Format, kCentred, kS>(block, slab + kLanes * kSub * i);
-                store_f32(scales + kLanes * i, block.template scale<kS>());
-            });
-            if constexpr (Format::kMins) store_f32(scales + kLanes, block.template min<s.value>());
-            slab += kBlockBytes<Format::kMins, kSub>;
-        });
-    }
-}
 
 template <class Format>
 static void unpack_words(const uint8_t* panel, int64_t elements, uint8_t* slab) {
@@ -139,7 +118,7 @@ static void read_super_lane(const uint8_t* slab, int lane, float* out) {
 }
 
 template <class Format>
-constexpr Unpacker quantized() {
+static Unpacker quantized() {
     static_assert(Format::kIsSuper == wants_super_blocks(Format::kType));
     Unpacker u = {.type = Format::kType,
                   .sub = Format::kSub,
@@ -160,6 +139,12 @@ constexpr Unpacker quantized() {
     constexpr bool kInPieces = Format::kIsSuper && Format::kSub == 16;
     if constexpr (kHasAmx && !kInPieces) u.unpack_for_tiles = unpack_of<Format, Format::kOffset != 0>();
     if constexpr (kHasAmx && kInPieces) u.unpack_for_tiles = unpack_pieces<Format>;
+#if defined(__AVX512VNNI__)
+    if (has_codebook(Format::kType) && cpu_features().vbmi) {
+        u.unpack = avx512_vbmi::unpack_of_codebook(Format::kType, false);
+        if (kHasAmx) u.unpack_for_tiles = avx512_vbmi::unpack_of_codebook(Format::kType, true);
+    }
+#endif
     return u;
 }
 template <class Weights>
@@ -175,20 +160,21 @@ constexpr Unpacker kFloat = {.type = Weights::kType,
                              .unpack_words = nullptr,
                              .read_lane = nullptr};
 
-template <class Blocks, class Codebooks, class SuperBlocks>
-struct Unpackers;
+// Computed by the first call, since the instruction set must not be used before.
 template <class... Blocks, class... Codebooks, class... SuperBlocks>
-struct Unpackers<FormatList<Blocks...>, FormatList<Codebooks...>, FormatList<SuperBlocks...>> {
-    static constexpr Unpacker kAll[] = {
+static const Unpacker& find_unpacker(DType type, FormatList<Blocks...>, FormatList<Codebooks...>,
+                                     FormatList<SuperBlocks...>) {
+    static const Unpacker kAll[] = {
         kFloat<F32Weights>,     kFloat<F16Weights>,        kFloat<BF16Weights>,
         quantized<Blocks>()..., quantized<Codebooks>()..., quantized<SuperBlocks>()...,
     };
-};
-
-const Unpacker& unpacker_of(DType type) {
-    const Unpacker* u = Unpackers<BlockFormats, CodebookFormats, SuperBlockFormats>::kAll;
+    const Unpacker* u = kAll;
     while (u->type != type) ++u;
     return *u;
+}
+
+const Unpacker& unpacker_of(DType type) {
+    return find_unpacker(type, BlockFormats(), CodebookFormats(), SuperBlockFormats());
 }
 
 void unpack_row(const Matrix& w, int64_t row, float* out) {

@@ -7,8 +7,11 @@ instruction set and number of tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from chaski import _native
 from chaski.formats.dequantize import dequantize
@@ -34,6 +37,31 @@ ROWS = [1, 15, 16, 17, 100]
 TOKENS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 70]
 # A block of tokens that pass together, and one token more than one and two blocks.
 BLOCKS = [256, 257, 513]
+
+
+def _put_iq2_xxs(blocks: NDArray[np.void], entry: int) -> None:
+    blocks["qs"].reshape(*blocks.shape, 8, 2, 4)[..., 0, :] = entry
+
+
+def _put_iq2_xs(blocks: NDArray[np.void], entry: int) -> None:
+    blocks["qs"] = blocks["qs"] & 0xFE00 | entry
+
+
+def _put_iq2_s(blocks: NDArray[np.void], entry: int) -> None:
+    blocks["qs"], blocks["qh"] = entry & 255, 0x55 * (entry >> 8)
+
+
+def _put_iq3_xxs(blocks: NDArray[np.void], entry: int) -> None:
+    blocks["qs"] = entry
+
+
+# Write an entry of the codebook as that of all elements.
+_PUT_EVERYWHERE: dict[QuantType, Callable[[NDArray[np.void], int], None]] = {
+    QuantType.IQ2_XXS: _put_iq2_xxs,
+    QuantType.IQ2_XS: _put_iq2_xs,
+    QuantType.IQ2_S: _put_iq2_s,
+    QuantType.IQ3_XXS: _put_iq3_xxs,
+}
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
@@ -190,6 +218,21 @@ def test_largest_codes_do_not_saturate(isa: str) -> None:
             for x in (np.ones((6, k), np.float32), -np.ones((6, k), np.float32)):
                 y = _native.matmul(pack(data, type, 16, k), x, isa)
                 assert_close(y, seen(type, x), weights)
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("type", _PUT_EVERYWHERE, ids=lambda t: t.name)
+def test_largest_entries_do_not_saturate(type: QuantType, isa: str) -> None:
+    """The entry with the largest levels everywhere, and for each row a token with all of its signs."""
+    data = random_weights(type, 17, 512)
+    levels = _native.codebook(int(type))[:, None] >> np.arange(0, 16, 2) & 3
+    if type is QuantType.IQ3_XXS:
+        levels = _native.codebook(int(type))[:, None] >> np.arange(0, 12, 3) & 7
+    _PUT_EVERYWHERE[type](data.view(type.layout), int(levels.sum(axis=1).argmax()))
+    weights = dequantize(data, type, (17, 512))
+    x = np.sign(weights).astype(np.float32)
+    y = _native.matmul(pack(data, type, 17, 512), x, isa)
+    assert_close(y, seen(type, x), weights)
 
 
 @pytest.mark.parametrize("isa", _native.isa_names())
