@@ -173,20 +173,48 @@ def fit_codebook(
 ) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
     """Scales of sub-blocks (n, 16 or 32) for a type with a codebook."""
 
+def choose_lines(
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    top: float,
+    scales: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ],
+    minimums: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ],
+    weights: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ],
+    choices: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+    levels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu")],
+    sums: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu")],
+    isa: str = "auto",
+) -> None:
+    """
+    Writes the number of the best line of each sub-block, its levels, and sums: of error, weight,
+    weight * x, weight * level, weight * level * level, and weight * level * x. Scales and minimums:
+    (tries, sub-blocks); all pairs are compared, and the number is tries * scale + minimum.
+    """
+
 def choose_entries(
     type: int,
     x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     weights: Annotated[
         NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
     ],
-    scales: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    scales: Annotated[
+        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
+    ],
+    choices: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
     entries: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order="C", device="cpu")],
     signs: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu")],
+    sums: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu")],
     isa: str = "auto",
 ) -> None:
     """
-    Writes the best entries of a codebook for these scales, and the signs of each 8 elements (IQ1: 1 for a
-    negative delta).
+    Writes the number of the best of the scales (tries, sub-blocks), the best entries of a codebook for it,
+    the signs of each 8 elements (IQ1: 1 for a negative delta), and sums of weight * level * level and of
+    weight * level * x.
     """
 
 def rounded_rows(

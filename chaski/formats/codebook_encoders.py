@@ -15,14 +15,16 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from chaski import _native
-from chaski.formats.dequantize import decode_blocks
 from chaski.formats.packing import pack
 from chaski.formats.quant import Bytes, Floats, PackedBlocks, QuantType
-from chaski.formats.scale_search import element_weights, nearest_levels, reciprocal
+from chaski.formats.scale_search import element_weights, reciprocal
 
 __all__ = ["CODEBOOK_ENCODERS", "encode_ternary"]
 
 _ALIKE = np.float32(1)
+_STEPS = np.array([0, -1, 1], np.float32)[:, None, None]
+_DELTAS = (QuantType.IQ1_S, QuantType.IQ1_M)  # they have twice the entries to compare, so fewer scales
+
 
 Words: TypeAlias = NDArray[np.uint32]
 
@@ -47,26 +49,31 @@ def _encode(
     scales = _native.fit_codebook(int(type), x, w).reshape(len(values), -1)
     d = scales.max(axis=1, keepdims=True) / np.float32(unit * (2 * top + 1))
     half_levels: Floats = scales * reciprocal(d * np.float32(unit)) - np.float32(1)
-    levels = nearest_levels(half_levels * np.float32(0.5), 0, top)
-    stored = (d * np.float32(unit) * (2 * levels + 1)).reshape(-1)
+    levels = _levels_around(type, half_levels * np.float32(0.5), top)
+    stored: Floats = d * np.float32(unit) * (2 * levels + 1)
     groups = size // 4 if type in (QuantType.IQ3_XXS, QuantType.IQ3_S) else size // 8
+    choices, sums = np.empty(len(x), np.uint8), np.empty((len(x), 2), np.float32)
     entries, signs = np.empty((len(x), groups), np.uint16), np.empty((len(x), size // 8), np.uint8)
-    _native.choose_entries(int(type), x, w, stored.astype(np.float32), entries, signs)
-    blocks = np.zeros(len(values), type.layout)
+    tried = stored.reshape(len(stored), -1)
+    _native.choose_entries(int(type), x, w, tried, choices, entries, signs, sums)
     count = len(values)
+    levels = np.take_along_axis(levels, choices.reshape(1, count, -1), axis=0)[0]
+    blocks = np.zeros(count, type.layout)
     parts = _Parts(levels.astype(np.uint8), entries.reshape(count, -1), signs.reshape(count, -1))
     put(blocks, parts)
-    _put_scale(blocks, np.ones(len(values), np.float32))
-    shape = decode_blocks(blocks, type)
-    _put_scale(blocks, _projected(values, shape, weights))
+    _put_scale(blocks, _best_units(unit * (2 * levels + 1), sums.reshape(count, -1, 2)))
     return blocks
 
 
-def _projected(values: Floats, shape: Floats, weights: Floats) -> Floats:
-    """Return the factors of the rows of `shape` that come nearest to `values`."""
-    weighted = shape * weights
-    factors: Floats = (weighted * values).sum(axis=1) * reciprocal((weighted * shape).sum(axis=1))
-    return factors
+def _levels_around(type: QuantType, exact: Floats, top: int) -> Floats:
+    """Return the nearest level of each scale and those around it, (tries, blocks, sub-blocks)."""
+    return np.clip(np.rint(exact) + (_STEPS[:1] if type in _DELTAS else _STEPS), 0, top)
+
+
+def _best_units(scales: Floats, sums: Floats) -> Floats:
+    """Return the factor of each block's scales with the smallest error, from the sums of its sub-blocks."""
+    products = (scales * sums[:, :, 1]).sum(axis=1)
+    return products * reciprocal((scales * scales * sums[:, :, 0]).sum(axis=1))
 
 
 def _put_scale(blocks: PackedBlocks, d: Floats) -> None:

@@ -73,7 +73,7 @@ def intervals(top: int) -> Floats:
 
 def places(lowest: int = -32) -> Floats:
     """Where `fit_symmetric` puts the value of largest magnitude: around the lowest level."""
-    return (lowest - _EXTREME_STEPS).astype(np.float32)
+    return np.concatenate([[lowest], lowest - _EXTREME_STEPS]).astype(np.float32)
 
 
 def fit_affine(x: Floats, top: int, weights: Floats | None = None) -> tuple[Floats, Floats]:
@@ -98,7 +98,9 @@ def fit_symmetric(x: Floats, lowest: int, weights: Floats | None = None) -> Floa
 
 def fit_scales(scales: Floats, top: int, weights: Floats) -> Floats:
     """Find the factor of each row of scales >= 0 with small error of `factor * level`, levels 0 to `top`."""
-    return _native.fit_symmetric(scales, 0, top, (top + _SCALE_STEPS).astype(np.float32), weights)
+    return _native.fit_symmetric(
+        scales, 0, top, np.concatenate([[top], top + _SCALE_STEPS]).astype(np.float32), weights
+    )
 
 
 def fit_listed(x: Floats, values: Floats, weights: Floats | None = None) -> Floats:

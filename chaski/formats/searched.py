@@ -13,6 +13,7 @@ import numpy as np
 
 from chaski.formats.codebook_encoders import CODEBOOK_ENCODERS
 from chaski.formats.dequantize import IQ4_VALUES
+from chaski.formats.lines import LineSearch
 from chaski.formats.packing import pack, pack_scales_6bit
 from chaski.formats.quant import Bytes, Floats, PackedBlocks, QuantType
 from chaski.formats.scale_search import (
@@ -73,26 +74,13 @@ def _affine(
     """
     size, top, top_scale = sizes
     parts = values.reshape(-1, size)
-    part_weights = None if weights is None else weights.reshape(-1, size)
+    part_weights = (element_weights(values, _ALIKE) if weights is None else weights).reshape(-1, size)
     scales, minimums = (fit.reshape(len(values), -1) for fit in fit_affine(parts, top, part_weights))
-    if part_weights is None:
-        blocks["d"] = scales.max(axis=1) / np.float32(top_scale)
-        blocks["dmin"] = minimums.max(axis=1) / np.float32(top_scale)
-    else:
-        sums = _sums(part_weights, scales.shape)
-        blocks["d"] = fit_scales(scales, top_scale, sums)
-        blocks["dmin"] = fit_scales(minimums, top_scale, sums)
-    d, dmin = (blocks[field].astype(np.float32)[:, None] for field in ("d", "dmin"))
-    scale_levels = nearest_levels(scales * reciprocal(d), 0, top_scale)
-    minimum_levels = nearest_levels(minimums * reciprocal(dmin), 0, top_scale)
-    stored_scales = (d * scale_levels).reshape(-1, 1)
-    stored_minimums = (dmin * minimum_levels).reshape(-1, 1)
-    levels = nearest_levels((parts + stored_minimums) * reciprocal(stored_scales), 0, top)
-    as_bytes = (
-        each.astype(np.uint8).reshape(len(values), -1) for each in (levels, scale_levels, minimum_levels)
-    )
-    found, of_scales, of_minimums = as_bytes
-    return found, of_scales, of_minimums
+    sums = _sums(part_weights, scales.shape)
+    search = LineSearch(parts, part_weights, top, top_scale, scales, minimums)
+    found = search.blocks(fit_scales(scales, top_scale, sums), fit_scales(minimums, top_scale, sums))
+    blocks["d"], blocks["dmin"] = found.d[:, 0], found.dmin[:, 0]
+    return found.levels, found.scales.astype(np.uint8), found.minimums.astype(np.uint8)
 
 
 def _encode_q3_k(values: Floats, weights: Floats | None) -> PackedBlocks:

@@ -111,23 +111,52 @@ Fits codebook_scales(int type, const SubBlockRows& x, const SubBlockRows& weight
     return scales;
 }
 
-using Entries = nb::ndarray<std::uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using SignBytes = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Candidates = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Choices = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Levels = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Sums = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-void codebook_entries(int type, const SubBlockRows& x, const SubBlockRows& weights, const Steps& scales,
-                      const Entries& entries, const SignBytes& signs, const std::string& isa) {
+bool are_choices(std::size_t count) { return count >= 1 && count <= 16; }
+
+void lines(const SubBlockRows& x, float top, const Candidates& scales, const Candidates& minimums,
+           const SubBlockRows& weights, const Choices& choices, const Levels& levels, const Sums& sums,
+           const std::string& isa) {
+    const Kernels& kernels = kernels_of(isa);
+    const SubBlocks blocks = sub_blocks(x, weights);
+    const std::size_t rows = x.shape(0), count = scales.shape(0);
+    require(are_choices(count) && scales.shape(1) == rows && minimums.shape(0) == count &&
+                minimums.shape(1) == rows,
+            "choose_lines: each sub-block has 1 to 16 scales and as many minimums");
+    require(top >= 0.0f && top <= 255.0f, "choose_lines: levels are 0 to 255");
+    require(choices.size() == rows && levels.shape(0) == rows && levels.shape(1) == x.shape(1) &&
+                sums.shape(0) == rows && sums.shape(1) == kLineSums,
+            "choose_lines: the results do not fit x");
+    const Unlocked unlocked;
+    const UsualFloats usual;
+    kernels.choose_lines(blocks, top, {scales.data(), minimums.data(), static_cast<std::int64_t>(count)},
+                         {choices.data(), levels.data(), sums.data()});
+}
+
+using Entries = nb::ndarray<std::uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using SignBytes = Levels;
+
+void codebook_entries(int type, const SubBlockRows& x, const SubBlockRows& weights, const Candidates& scales,
+                      const Choices& choices, const Entries& entries, const SignBytes& signs,
+                      const Sums& sums, const std::string& isa) {
     const Kernels& kernels = kernels_of(isa);
     const SubBlocks blocks = sub_blocks(x, weights);
     const DType format = format_of(type).type;
     const bool is_of_four = format == DType::IQ3_XXS || format == DType::IQ3_S;
     const std::size_t rows = x.shape(0), octets = x.shape(1) / 8, groups = octets * (is_of_four ? 2 : 1);
-    require(blocks.elements >= 16 && scales.size() == rows, "choose_entries: each sub-block has a scale");
-    require(entries.shape(0) == rows && entries.shape(1) == groups && signs.shape(0) == rows &&
-                signs.shape(1) == octets,
+    require(blocks.elements >= 16 && are_choices(scales.shape(0)) && scales.shape(1) == rows,
+            "choose_entries: each sub-block has 1 to 16 scales");
+    require(choices.size() == rows && entries.shape(0) == rows && entries.shape(1) == groups && signs.shape(0) == rows &&
+                signs.shape(1) == octets && sums.shape(0) == rows && sums.shape(1) == kEntrySums,
             "choose_entries: the results do not fit x");
     const Unlocked unlocked;
     const UsualFloats usual;
-    kernels.choose_entries(format, blocks, scales.data(), entries.data(), signs.data());
+    kernels.choose_entries(format, blocks, scales.data(), static_cast<std::int64_t>(scales.shape(0)),
+                           {choices.data(), entries.data(), signs.data(), sums.data()});
 }
 
 }  // namespace
@@ -148,10 +177,16 @@ void bind_fit_blocks(nb::module_& m) {
           "Scales of sub-blocks (n, 8, 16 or 32) whose levels are sixteen ascending values.");
     m.def("fit_codebook", &codebook_scales, "type"_a, "x"_a, "weights"_a, "isa"_a = "auto",
           "Scales of sub-blocks (n, 16 or 32) for a type with a codebook.");
-    m.def("choose_entries", &codebook_entries, "type"_a, "x"_a, "weights"_a, "scales"_a, "entries"_a,
-          "signs"_a, "isa"_a = "auto",
-          "Writes the best entries of a codebook for these scales, and the signs of each 8 elements (IQ1: 1 "
-          "for a negative delta).");
+    m.def("choose_lines", &lines, "x"_a, "top"_a, "scales"_a, "minimums"_a, "weights"_a, "choices"_a,
+          "levels"_a, "sums"_a, "isa"_a = "auto",
+          "Writes the number of the best line of each sub-block, its levels, and sums: of error, weight, "
+          "weight * x, weight * level, weight * level * level, and weight * level * x. Scales and minimums: "
+          "(tries, sub-blocks); all pairs are compared, and the number is tries * scale + minimum.");
+    m.def("choose_entries", &codebook_entries, "type"_a, "x"_a, "weights"_a, "scales"_a, "choices"_a,
+          "entries"_a, "signs"_a, "sums"_a, "isa"_a = "auto",
+          "Writes the number of the best of the scales (tries, sub-blocks), the best entries of a codebook "
+          "for it, the signs of each 8 elements (IQ1: 1 for a negative delta), and sums of weight * level * "
+          "level and of weight * level * x.");
 }
 
 }  // namespace chaski

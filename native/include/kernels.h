@@ -21,6 +21,32 @@ struct SubBlocks {
     int elements;
 };
 
+// Lines `scale * level - minimum` for each sub-block: scales and minimums are (count, sub-blocks), and each
+// scale of a sub-block may have each of its minimums.
+struct Lines {
+    const float *scales, *minimums;
+    int64_t count;
+};
+
+// The chosen lines of sub-blocks: their numbers, count * scale + minimum; the levels of the elements, and kLineSums sums over the
+// elements: of error, weight, weight * x, weight * level, weight * level * level, weight * level * x.
+inline constexpr int kLineSums = 6;
+struct ChosenLines {
+    uint8_t *choices, *levels;
+    float* sums;
+};
+
+// The chosen entries of sub-blocks: the numbers of the best scales; one entry for each group of 8 elements, or
+// of 4 with IQ3; for each 8 elements a bit for each negative one, or with IQ1 one byte that is 1 if the delta
+// is negative; and kEntrySums sums over the elements: of weight * level * level and of weight * level * x.
+inline constexpr int kEntrySums = 2;
+struct ChosenEntries {
+    uint8_t* choices;
+    uint16_t* entries;
+    uint8_t* signs;
+    float* sums;
+};
+
 struct Kernels {
     const char* isa;
 
@@ -67,11 +93,13 @@ struct Kernels {
     // Finds scales of sub-blocks of 16 or 32 elements for a type with a codebook. The weights are needed.
     void (*fit_codebook)(DType type, const SubBlocks& x, float* scales);
 
-    // Finds the entries of a type's codebook for the scales that are stored: one for each group of 8
-    // elements, or of 4 with IQ3. signs: for each 8 elements a bit for each negative one; with IQ1 one byte
-    // that is 1 if the delta is negative.
-    void (*choose_entries)(DType type, const SubBlocks& x, const float* scales, uint16_t* entries,
-                           uint8_t* signs);
+    // Finds the best of `num_scales` scales of each sub-block, and the entries of a type's codebook for it.
+    // scales: (num_scales, sub-blocks).
+    void (*choose_entries)(DType type, const SubBlocks& x, const float* scales, int64_t num_scales,
+                           const ChosenEntries& out);
+
+    // Finds the best of `lines` for the levels 0 to top of each sub-block. The weights are needed.
+    void (*choose_lines)(const SubBlocks& x, float top, const Lines& lines, const ChosenLines& out);
 };
 
 }  // namespace chaski

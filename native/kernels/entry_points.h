@@ -19,7 +19,9 @@ void fit_symmetric(const SubBlocks& x, float low, float high, const float* place
 void fit_listed(const SubBlocks& x, const float* values, const float* places, int64_t num_places,
                 float* scales);
 void fit_codebook(DType type, const SubBlocks& x, float* scales);
-void choose_entries(DType type, const SubBlocks& x, const float* scales, uint16_t* entries, uint8_t* signs);
+void choose_lines(const SubBlocks& x, float top, const Lines& lines, const ChosenLines& out);
+void choose_entries(DType type, const SubBlocks& x, const float* scales, int64_t num_scales,
+                    const ChosenEntries& out);
 
 // The parts of matmul.
 void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,

@@ -10,6 +10,8 @@ namespace chaski::CHASKI_ISA {
 namespace {
 
 constexpr float kNoSpread = 1e-15f, kSameLevels = 1e-6f;
+// Differences that only rounding causes. Values on a grid lie on many lines exactly; the first one is kept.
+constexpr float kSameError = 1e-12f, kSameGain = 1.0f + 2e-7f;
 
 struct alignas(64) Lanes {
     float v[kLanes];
@@ -183,7 +185,8 @@ class LineSearch {
     }
 
     CHASKI_INLINE void keep_better(int r, const Line& line) {
-        const bool better = line.error.v[r] < error_.v[r] && line.scale.v[r] > 0.0f;
+        const float least = error_.v[r] - kSameError * sum_xx_.v[r];
+        const bool better = line.error.v[r] < least && line.scale.v[r] > 0.0f;
         error_.v[r] = better ? line.error.v[r] : error_.v[r];
         scale_.v[r] = better ? line.scale.v[r] : scale_.v[r];
         low_.v[r] = better ? line.low.v[r] : low_.v[r];
@@ -265,8 +268,9 @@ void fit_16(const float* x, const float* weights, int64_t count, const Levels& l
         store_f32(sum_xl.v, xl);
         for (int r = 0; r < kLanes; ++r) {
             const float scale = sum_xl.v[r] * reciprocal(sum_ll.v[r]), gain = scale * sum_xl.v[r];
-            best.v[r] = gain > gains.v[r] ? scale : best.v[r];
-            gains.v[r] = gain > gains.v[r] ? gain : gains.v[r];
+            const bool is_better = gain > kSameGain * gains.v[r];
+            best.v[r] = is_better ? scale : best.v[r];
+            gains.v[r] = is_better ? gain : gains.v[r];
         }
     }
     for (int64_t r = 0; r < count; ++r) scales[r] = best.v[r];
@@ -283,7 +287,76 @@ void fit(const SubBlocks& x, const Levels& levels, const float* places, int64_t 
     });
 }
 
+// The lines with the smallest errors for 16 sub-blocks, the first ones of these. `begin` is the number of the
+// first sub-block.
+template <int kElements>
+void choose_16(const SubBlocks& x, int64_t begin, int64_t count, float top, const Lines& lines,
+               const ChosenLines& out) {
+    Lanes values[kElements], weight[kElements], least, scale{}, minimum{}, tried, start, inverse;
+    transpose(x.values + kElements * begin, count, values);
+    transpose(x.weights + kElements * begin, count, weight);
+    const auto level_of = [&](int i) __attribute__((always_inline)) {
+        const F32x16 from_start = load_f32(values[i].v) + load_f32(start.v);
+        return nearest(from_start * load_f32(inverse.v), splat(0.0f), splat(top));
+    };
+    const auto error_of = [&](int i, F32x16 level) __attribute__((always_inline)) {
+        const F32x16 rest = (load_f32(tried.v) * level - load_f32(start.v)) - load_f32(values[i].v);
+        return load_f32(weight[i].v) * (rest * rest);
+    };
+    uint8_t choice[kLanes] = {};
+    for (int64_t line = 0; line < lines.count * lines.count; ++line) {
+        const float* scales = lines.scales + line / lines.count * x.count + begin;
+        const float* minimums = lines.minimums + line % lines.count * x.count + begin;
+        for (int r = 0; r < kLanes; ++r) {
+            tried.v[r] = r < count ? scales[r] : 0.0f;
+            start.v[r] = r < count ? minimums[r] : 0.0f;
+            inverse.v[r] = reciprocal(tried.v[r]);
+        }
+        F32x16 error = splat(0.0f);
+        for (int i = 0; i < kElements; ++i) error = error + error_of(i, level_of(i));
+        Lanes errors;
+        store_f32(errors.v, error);
+        for (int r = 0; r < kLanes; ++r) {
+            const bool is_better = line == 0 || errors.v[r] < least.v[r];
+            least.v[r] = is_better ? errors.v[r] : least.v[r];
+            scale.v[r] = is_better ? tried.v[r] : scale.v[r];
+            minimum.v[r] = is_better ? start.v[r] : minimum.v[r];
+            choice[r] = is_better ? static_cast<uint8_t>(line) : choice[r];
+        }
+    }
+    for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(scale.v[r]);
+    start = minimum;
+    F32x16 w = splat(0.0f), wx = w, l = w, ll = w, xl = w;
+    for (int i = 0; i < kElements; ++i) {
+        const F32x16 share = load_f32(weight[i].v), level = level_of(i), value = load_f32(values[i].v);
+        const F32x16 weighted = share * level;
+        w = w + share;
+        wx = wx + share * value;
+        l = l + weighted;
+        ll = ll + weighted * level;
+        xl = xl + weighted * value;
+        int32_t whole[kLanes];
+        store_i32(whole, truncate_to_i32(level));
+        for (int64_t r = 0; r < count; ++r)
+            out.levels[kElements * (begin + r) + i] = static_cast<uint8_t>(whole[r]);
+    }
+    Lanes sums[kLineSums] = {least};
+    const F32x16 others[] = {w, wx, l, ll, xl};
+    for (int k = 1; k < kLineSums; ++k) store_f32(sums[k].v, others[k - 1]);
+    for (int64_t r = 0; r < count; ++r) {
+        out.choices[begin + r] = choice[r];
+        for (int k = 0; k < kLineSums; ++k) out.sums[kLineSums * (begin + r) + k] = sums[k].v[r];
+    }
+}
+
 }  // namespace
+
+void choose_lines(const SubBlocks& x, float top, const Lines& lines, const ChosenLines& out) {
+    with_elements(x.elements, [&](auto elements) {
+        for (int64_t i = 0; i < x.count; i += kLanes)
+            choose_16<elements>(x, i, x.count - i < kLanes ? x.count - i : kLanes, top, lines, out);
+    });
+}
 
 void fit_affine(const SubBlocks& x, float top, const float* intervals, int64_t num_intervals, float* scales,
                 float* minimums) {

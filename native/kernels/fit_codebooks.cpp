@@ -14,6 +14,7 @@ namespace chaski::CHASKI_ISA {
 namespace {
 
 constexpr float kNoSize = 1e-15f, kDelta = 0.125f;
+constexpr float kTriedScales[] = {1.0f, 0.93f, 1.06f};
 constexpr int kMostElements = 32, kMostGroups = 4, kMostLevels = 8, kScales = 32;
 
 // A codebook: entries are words of levels, 2 bits each for groups of 8 elements, 3 bits for groups of 4.
@@ -36,7 +37,7 @@ EntryBook book_of(DType type) {
         case DType::IQ2_S:
             return {kIQ2_SWords, 1024, 8, 3, {8, 25, 43}, true, false, 0.75f, 1.5f};
         case DType::IQ3_XXS:
-            return {kIQ3_XXSWords, 256, 4, 8, {4, 12, 20, 28, 36, 44, 52, 62}, true, true, 0.75f, 1.3f, 2};
+            return {kIQ3_XXSWords, 256, 4, 8, {4, 12, 20, 28, 36, 44, 52, 62}, true, true, 0.75f, 1.3f, 3};
         case DType::IQ3_S:
             return {kIQ3_SWords, 512, 4, 8, {1, 3, 5, 7, 9, 11, 13, 15}, true, false, 0.75f, 1.3f};
         default:  // IQ1_S and IQ1_M, whose levels are moved by a delta
@@ -57,6 +58,12 @@ CHASKI_INLINE void keep_less(F32x16 error, I32x16 entry, F32x16& least, I32x16& 
     const __mmask16 less = _mm512_cmp_ps_mask(error.v, least.v, _CMP_LT_OQ);
     least.v = _mm512_mask_mov_ps(least.v, less, error.v);
     best.v = _mm512_mask_mov_epi32(best.v, less, entry.v);
+}
+// The smallest error of all lanes, and of its entries the first.
+CHASKI_INLINE void least_of_lanes(F32x16 errors, I32x16 entries, float& error, int32_t& entry) {
+    error = _mm512_reduce_min_ps(errors.v);
+    const __mmask16 is_least = _mm512_cmp_ps_mask(errors.v, _mm512_set1_ps(error), _CMP_EQ_OQ);
+    entry = _mm512_mask_reduce_min_epi32(is_least, entries.v);
 }
 #else
 CHASKI_INLINE F32x16 look_up(const float* table, I32x16 index) {
@@ -87,6 +94,20 @@ CHASKI_INLINE void keep_less(F32x16 error, I32x16 entry, F32x16& least, I32x16& 
     }
     least = load_f32(lowest);
     best = load_i32(chosen);
+}
+CHASKI_INLINE void least_of_lanes(F32x16 errors, I32x16 entries, float& error, int32_t& entry) {
+    float lowest[kLanes];
+    int32_t chosen[kLanes];
+    store_f32(lowest, errors);
+    store_i32(chosen, entries);
+    int at = 0;
+    for (int r = 1; r < kLanes; ++r) {
+        const bool is_better =
+            lowest[r] < lowest[at] || (lowest[r] == lowest[at] && chosen[r] < chosen[at]);
+        at = is_better ? r : at;
+    }
+    error = lowest[at];
+    entry = chosen[at];
 }
 #endif
 
@@ -213,18 +234,7 @@ void nearest_entries(const EntryBook& book, const Tables& tables, int32_t* entri
         number = number + splat(kLanes);
     }
     for (int g = 0; g < kGroups; ++g) {
-        float lowest[kLanes];
-        int32_t chosen[kLanes];
-        store_f32(lowest, least[g]);
-        store_i32(chosen, best[g]);
-        int at = 0;
-        for (int r = 1; r < kLanes; ++r) {
-            const bool is_better =
-                lowest[r] < lowest[at] || (lowest[r] == lowest[at] && chosen[r] < chosen[at]);
-            at = is_better ? r : at;
-        }
-        entries[g] = chosen[at];
-        errors[g] = lowest[at];
+        least_of_lanes(least[g], best[g], errors[g], entries[g]);
     }
 }
 
@@ -251,19 +261,40 @@ Chosen choose(const EntryBook& book, const Prepared& block, const float* weights
     return found;
 }
 
-// The best scale for given entries.
-Fitted fit_entries(const EntryBook& book, const Prepared& block, const float* weights, int elements,
-                   const Chosen& chosen) {
+// The sums that the best scale for given entries follows from.
+struct EntrySums {
     float ll = 0.0f, xl = 0.0f;
+};
+
+// negative: for each group, whether its delta is negative; null without deltas.
+EntrySums sum_up(const EntryBook& book, const Prepared& block, const float* weights, int elements,
+                 const Chosen& chosen, const uint8_t* negative) {
+    EntrySums sums;
     const int bits = book.group == 8 ? 2 : 3;
-    for (int i = 0; i < elements; ++i) {
-        const int word = book.words[chosen.entries[i / book.group]];
-        const float level = book.values[word >> (bits * (i % book.group)) & ((1 << bits) - 1)];
-        ll += weights[i] * level * level;
-        xl += weights[i] * level * block.x[i];
+    for (int g = 0; g < elements / book.group; ++g) {
+        const int word = book.words[chosen.entries[g]];
+        const float delta = negative == nullptr ? 0.0f : negative[g] != 0 ? -kDelta : kDelta;
+        for (int i = 0; i < book.group; ++i) {
+            const int at = g * book.group + i;
+            const float level = book.values[word >> (bits * i) & ((1 << bits) - 1)] + delta;
+            sums.ll += weights[at] * level * level;
+            sums.xl += weights[at] * level * block.x[at];
+        }
     }
-    const float scale = ll > 0.0f ? xl / ll : 0.0f;
-    return {scale, scale * xl};
+    return sums;
+}
+
+// Takes the entries with a negative delta (1 in `deltas`) where they are better: in each group, or in all.
+void choose_deltas(bool is_each, int groups, const Chosen& other, Chosen& chosen, uint8_t* deltas) {
+    const bool is_better_together = other.total < chosen.total;
+    chosen.total = 0.0f;
+    for (int g = 0; g < groups; ++g) {
+        const bool is_better = is_each ? other.errors[g] < chosen.errors[g] : is_better_together;
+        if (is_better) chosen.entries[g] = other.entries[g];
+        if (is_better) chosen.errors[g] = other.errors[g];
+        chosen.total += chosen.errors[g];
+        deltas[g] = is_better ? 1 : 0;
+    }
 }
 
 }  // namespace
@@ -279,10 +310,11 @@ void fit_codebook(DType type, const SubBlocks& x, float* scales) {
             // Entries lack some levels, which moves the best scale.
             Fitted kept;
             for (int i = 0; i < book.tries; ++i) {
-                const float tried = best.scale * (i == 0 ? 1.0f : 0.93f);
+                const float tried = best.scale * kTriedScales[i];
                 const Chosen chosen = choose(book, block, weights, x.elements, tried, 0.0f);
-                const Fitted fitted = fit_entries(book, block, weights, x.elements, chosen);
-                if (fitted.scale > 0.0f && fitted.gain > kept.gain) kept = fitted;
+                const EntrySums sums = sum_up(book, block, weights, x.elements, chosen, nullptr);
+                const float scale = sums.ll > 0.0f ? sums.xl / sums.ll : 0.0f, gain = scale * sums.xl;
+                if (scale > 0.0f && gain > kept.gain) kept = {scale, gain};
             }
             best = kept;
         } else {
@@ -292,25 +324,35 @@ void fit_codebook(DType type, const SubBlocks& x, float* scales) {
     }
 }
 
-void choose_entries(DType type, const SubBlocks& x, const float* scales, uint16_t* entries, uint8_t* signs) {
+void choose_entries(DType type, const SubBlocks& x, const float* scales, int64_t num_scales,
+                    const ChosenEntries& out) {
     const EntryBook book = book_of(type);
     const int groups = x.elements / book.group, octets = x.elements / 8;
-    for (int64_t i = 0; i < x.count; ++i, entries += groups, signs += octets) {
+    for (int64_t i = 0; i < x.count; ++i) {
         const float* weights = x.weights + x.elements * i;
         const Prepared block = prepare(book, x.values + x.elements * i, weights, x.elements);
-        Chosen chosen = choose(book, block, weights, x.elements, scales[i], book.is_signed ? 0.0f : kDelta);
-        for (int octet = 0; octet < octets; ++octet) signs[octet] = block.signs[octet];
-        if (!book.is_signed) {
-            const Chosen other = choose(book, block, weights, x.elements, scales[i], -kDelta);
-            const bool is_each = type == DType::IQ1_M;  // a delta for each group
-            for (int g = 0; g < groups; ++g) {
-                const bool is_better =
-                    is_each ? other.errors[g] < chosen.errors[g] : other.total < chosen.total;
-                if (is_better) chosen.entries[g] = other.entries[g];
-                signs[g] = is_better ? 1 : 0;
+        Chosen best{};
+        uint8_t* signs = out.signs + octets * i;
+        for (int64_t at = 0; at < num_scales; ++at) {
+            const float scale = scales[at * x.count + i];
+            uint8_t deltas[kMostGroups * 2] = {};
+            Chosen chosen = choose(book, block, weights, x.elements, scale, book.is_signed ? 0.0f : kDelta);
+            if (!book.is_signed) {
+                const Chosen other = choose(book, block, weights, x.elements, scale, -kDelta);
+                choose_deltas(type == DType::IQ1_M, groups, other, chosen, deltas);
             }
+            if (at != 0 && chosen.total >= best.total) continue;
+            best = chosen;
+            out.choices[i] = static_cast<uint8_t>(at);
+            for (int octet = 0; octet < octets; ++octet)
+                signs[octet] = book.is_signed ? block.signs[octet] : deltas[octet];
         }
-        for (int g = 0; g < groups; ++g) entries[g] = static_cast<uint16_t>(chosen.entries[g]);
+        for (int g = 0; g < groups; ++g)
+            out.entries[groups * i + g] = static_cast<uint16_t>(best.entries[g]);
+        const EntrySums sums =
+            sum_up(book, block, weights, x.elements, best, book.is_signed ? nullptr : signs);
+        out.sums[kEntrySums * i] = sums.ll;
+        out.sums[kEntrySums * i + 1] = sums.xl;
     }
 }
 

@@ -111,6 +111,7 @@ static constexpr Kernels table(const char* isa, int64_t stream_tokens) {
         .fit_listed = fit_listed,
         .fit_codebook = fit_codebook,
         .choose_entries = choose_entries,
+        .choose_lines = choose_lines,
     };
 }
 

@@ -186,12 +186,19 @@ void compare_fits(Comparison& compare) {
         compare("scales of sub-blocks", [&](const Table& table) {
             Random random(9);
             const std::vector<float> x = random.numbers(32 * kRows, size);
-            std::vector<float> y(4 * kRows);
+            std::vector<float> y((4 + kLineSums) * kRows);
             table.kernels.fit_affine({x.data(), nullptr, kRows, 32}, 15.0f, intervals.data(), 4, y.data(),
                                      y.data() + kRows);
             table.kernels.fit_symmetric({x.data(), nullptr, 2 * kRows, 16}, -32.0f, 31.0f, places.data(), 3,
                                         y.data() + 2 * kRows);
-            return bytes_of(y);
+            const std::vector<float> weights(x.size(), 1.0f);
+            std::vector<std::uint8_t> choices(kRows), levels(x.size());
+            table.kernels.choose_lines({x.data(), weights.data(), kRows, 32}, 15.0f, {y.data(), y.data() + kRows, 1},
+                                       {choices.data(), levels.data(), y.data() + 4 * kRows});
+            Bytes found = bytes_of(y);
+            const Bytes more = bytes_of(levels);
+            found.insert(found.end(), more.begin(), more.end());
+            return found;
         });
     }
     for (DType type : {DType::IQ1_S, DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S,
@@ -206,9 +213,11 @@ void compare_fits(Comparison& compare) {
             const SubBlocks blocks{x.data(), weights.data(), kRows, elements};
             std::vector<float> scales(kRows);
             std::vector<std::uint16_t> entries(kRows * groups);
-            std::vector<std::uint8_t> signs(kRows * elements / 8);
+            std::vector<std::uint8_t> choices(kRows), signs(kRows * elements / 8);
             table.kernels.fit_codebook(type, blocks, scales.data());
-            table.kernels.choose_entries(type, blocks, scales.data(), entries.data(), signs.data());
+            std::vector<float> sums(kRows * kEntrySums);
+            table.kernels.choose_entries(type, blocks, scales.data(), 1,
+                                         {choices.data(), entries.data(), signs.data(), sums.data()});
             Bytes found = bytes_of(scales);
             for (const Bytes& more : {bytes_of(entries), bytes_of(signs)}) {
                 found.insert(found.end(), more.begin(), more.end());

@@ -13,6 +13,8 @@ from chaski.formats.quant import Floats
 from chaski.formats.scale_search import extreme, nearest_levels, reciprocal
 
 _SAME_LEVELS = 1e-6  # a relative spread of levels that only rounding can cause
+_SAME_ERROR = np.float32(1e-12)  # so are smaller errors, and larger gains: the first line is kept
+_SAME_GAIN = np.float32(1) + np.float32(2e-7)
 
 
 def in_order(terms: Floats) -> Floats:
@@ -75,7 +77,7 @@ class _LineSearch:
             slope_part = scale * (scale * sum_ll - 2 * sum_xl)
             low_part = low * (low * self._sum_w + 2 * (scale * sum_l - self._sum_x))
             error = self._sum_xx + slope_part + low_part
-        better = (error < self._error) & (scale > 0)
+        better = (error < self._error - _SAME_ERROR * self._sum_xx) & (scale > 0)
         self._error = np.where(better, error, self._error)
         self.scale = np.where(better, scale, self.scale)
         self.low = np.where(better, low, self.low)
@@ -127,7 +129,26 @@ def _projection(
         sum_xl = in_order(weighted * x)
         scale = sum_xl * reciprocal(in_order(weighted * levels))
         gain = scale * sum_xl
-        better = gain > best_gain
+        better = gain > _SAME_GAIN * best_gain
         best_gain = np.where(better, gain, best_gain)
         best_scale = np.where(better, scale, best_scale)
     return best_scale
+
+
+def lines(
+    x: Floats, top: int, scales: Floats, minimums: Floats, weights: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return the number of the best line of each row, the levels, and the sums."""
+    least = np.full(len(x), np.inf, np.float32)
+    choices, levels = np.zeros(len(x), np.uint8), np.zeros_like(x)
+    for number in range(len(scales) * len(minimums)):
+        scale, minimum = scales[number // len(scales)], minimums[number % len(scales)]
+        found = nearest_levels((x + minimum[:, None]) * reciprocal(scale)[:, None], 0, top)
+        rest = (scale[:, None] * found - minimum[:, None]) - x
+        error = in_order(weights * (rest * rest))
+        better = error < least
+        least, choices = np.where(better, error, least), np.where(better, np.uint8(number), choices)
+        levels = np.where(better[:, None], found, levels)
+    weighted = weights * levels
+    terms = (weights, weights * x, weighted, weighted * levels, weighted * x)
+    return choices, levels, np.stack([least, *map(in_order, terms)], axis=1)

@@ -62,8 +62,10 @@ def test_instruction_sets_agree(type: Q, isa: str) -> None:
     def found(isa: str) -> list[bytes]:
         scales = _native.fit_codebook(int(type), x, weights, isa)
         entries, signs = np.empty((len(x), groups), np.uint16), np.empty((len(x), size // 8), np.uint8)
-        _native.choose_entries(int(type), x, weights, scales, entries, signs, isa)
-        return [scales.tobytes(), entries.tobytes(), signs.tobytes()]
+        choices, sums = np.empty(len(x), np.uint8), np.empty((len(x), 2), np.float32)
+        tried = np.stack([scales, scales * np.float32(0.9)])
+        _native.choose_entries(int(type), x, weights, tried, choices, entries, signs, sums, isa)
+        return [each.tobytes() for each in (scales, choices, entries, signs, sums)]
 
     assert found(isa) == found("portable")
 
@@ -93,10 +95,15 @@ def test_ternary_types_have_the_bytes_of_gguf(type: Q, name: str) -> None:
 
 def test_sizes_are_checked() -> None:
     x = np.zeros((2, 32), np.float32)
-    scales, entries, signs = np.zeros(2, np.float32), np.empty((2, 4), np.uint16), np.empty((2, 4), np.uint8)
+    scales, entries, signs = (
+        np.zeros((1, 2), np.float32),
+        np.empty((2, 4), np.uint16),
+        np.empty((2, 4), np.uint8),
+    )
+    rest = np.empty(2, np.uint8), entries, signs, np.empty((2, 2), np.float32)
     with pytest.raises(ValueError, match="the results do not fit x"):
-        _native.choose_entries(int(Q.IQ3_S), x, x, scales, entries, signs)
-    with pytest.raises(ValueError, match="each sub-block has a scale"):
-        _native.choose_entries(int(Q.IQ1_S), x, x, scales[:1], entries, signs)
+        _native.choose_entries(int(Q.IQ3_S), x, x, scales, *rest)
+    with pytest.raises(ValueError, match="each sub-block has 1 to 16 scales"):
+        _native.choose_entries(int(Q.IQ1_S), x, x, scales[:, :1], *rest)
     with pytest.raises(ValueError, match="16 or 32 elements"):
         _native.fit_codebook(int(Q.IQ1_S), np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32))

@@ -268,6 +268,24 @@ def test_searches_are_the_rule_to_the_bit(name: str, is_weighted: bool, isa: str
         assert scales.tobytes() == fit_rule.listed(x, IQ4_VALUES, 4 * tried, weights).tobytes()
 
 
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("name", SUB_BLOCKS)
+def test_the_choice_of_lines_is_the_rule_to_the_bit(name: str, isa: str) -> None:
+    for top, size in ((3, 16), (31, 32)):
+        x = SUB_BLOCKS[name].astype(np.float32).reshape(-1, size)
+        weights = np.exp(RNG.standard_normal(x.shape)).astype(np.float32)
+        lines = fit_rule.affine(x, top, intervals(top), weights)
+        scales, minimums = (
+            np.stack([line, line * np.float32(0.98), line * np.float32(1.03)]) for line in lines
+        )
+        choices, levels = np.empty(len(x), np.uint8), np.empty(x.shape, np.uint8)
+        sums = np.empty((len(x), 6), np.float32)
+        _native.choose_lines(x, top, scales, minimums, weights, choices, levels, sums, isa)
+        wanted = fit_rule.lines(x, top, scales, minimums, weights)
+        for found, each in zip((choices, levels, sums), wanted, strict=True):
+            np.testing.assert_array_equal(found, each)
+
+
 def test_searches_refuse_other_sizes() -> None:
     with pytest.raises(ValueError, match="sub-blocks have 8, 16 or 32 elements"):
         _native.fit_affine(np.zeros((2, 24), np.float32), 15, intervals(15))
