@@ -168,6 +168,32 @@ def test_weights_on_a_lattice_keep_it_with_importance() -> None:
     np.testing.assert_array_equal(found, x)
 
 
+# Of the first rows on the grid of Q4_1, the error that ggml reaches without importance, with IMPORTANCE, and
+# with a column that counts 20,000 times as much; and how far below it is expected, because all multiples
+# around the best scales are compared.
+ON_A_GRID = [
+    ("none", Q.Q4_K, 0.01729, 0.8),
+    ("none", Q.IQ3_XXS, 0.1828, 1.0),
+    ("usual", Q.Q4_K, 0.01844, 0.85),
+    ("usual", Q.Q5_K, 0.01846, 0.85),
+    ("usual", Q.IQ3_XXS, 0.19546, 0.975),
+    ("uneven", Q.Q2_K, 0.30425, 1.0),
+    ("uneven", Q.Q4_K, 0.01904, 0.85),
+    ("uneven", Q.Q5_K, 0.01911, 0.85),
+]
+
+
+@pytest.mark.parametrize(("name", "type", "reference", "share"), ON_A_GRID)
+def test_weights_on_the_grid_of_another_type(name: str, type: Q, reference: float, share: float) -> None:
+    shape = (16, SHAPE[1])
+    x = dequantize(quantize(WEIGHTS["normal"][:16], Q.Q4_1), Q.Q4_1, shape)
+    uneven = np.where(np.arange(SHAPE[1]) == 77, np.float32(2e4), IMPORTANCE)
+    importance = {"none": None, "usual": IMPORTANCE, "uneven": uneven}[name]
+    difference = dequantize(quantize(x, type, importance=importance), type, shape) - x
+    squares = np.square(difference) * (1 if importance is None else importance)
+    assert np.sqrt(squares.mean()) / x.std() < share * reference
+
+
 def test_columns_without_importance_still_count() -> None:
     x = WEIGHTS["normal"][:4].astype(np.float32)
     importance = np.where(np.arange(SHAPE[1]) < 64, 0, IMPORTANCE).astype(np.float32)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.quantizing import error, of_ggml
+from chaski.formats.dequantize import dequantize
+from chaski.formats.gguf import open_gguf
+from chaski.formats.importance import read_importance
 from chaski.formats.quant import Floats, QuantType
-from chaski.formats.quantize import quantize
+from chaski.formats.quantize import QUANTIZABLE, quantize
 from chaski.formats.searched import BY_IMPORTANCE
 from tests.formats.test_quantize import COARSE, IMPORTANCE, SEARCHED, SIMPLE, SIMPLE_BLOCKS, WEIGHTS
+from tests.real_weights import fetch_smollm2
 
 pytestmark = pytest.mark.oracle
 
@@ -58,3 +64,41 @@ def test_importance_is_used_as_well_as_by_ggml(ggml: ctypes.CDLL, type: QuantTyp
     data = (quantize(x, type, importance=IMPORTANCE), of_ggml(ggml, x, type, IMPORTANCE)())
     found, wanted = (error(x, type, each, IMPORTANCE) for each in data)
     assert found < 1.01 * wanted + 1e-6
+
+
+ROWS = 48  # of each matrix: all types of all matrices take minutes
+TEXT = Path(__file__).parents[1] / "data" / "evaluation.txt"
+
+
+@pytest.fixture(scope="module")
+def matrices(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Floats, Floats]]:
+    """Return rows of the matrices of SmolLM2, on the grid of Q4_1, and the importance of columns."""
+    folder = tmp_path_factory.mktemp("smollm2")
+    model, found = fetch_smollm2(folder), folder / "importance.gguf"
+    command = [sys.executable, "-m", "chaski", "imatrix", str(model), str(TEXT), "--out", str(found)]
+    subprocess.run([*command, "--chunks", "4"], capture_output=True, check=True)
+    importance, matrices = read_importance(found), []
+    with open_gguf(model) as file:
+        for name, tensor in file.tensors.items():
+            columns = importance.of(name, tensor.shape)
+            if columns is None:
+                continue
+            together = 1 if tensor.shape[-1] % 256 == 0 else 4  # short rows do not fill super-blocks
+            picked = np.random.default_rng(1).permutation(tensor.shape[0])[:ROWS]
+            x = dequantize(tensor.data, tensor.type, tensor.shape)[picked]
+            x = floats(x, together * tensor.shape[-1])
+            matrices.append((name, x, np.tile(columns[0], together)))
+    return matrices
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("type", QUANTIZABLE)
+def test_real_matrices_lose_no_more_than_with_ggml(
+    ggml: ctypes.CDLL, matrices: list[tuple[str, Floats, Floats]], type: QuantType, is_weighted: bool
+) -> None:
+    for name, x, columns in matrices:
+        importance = columns if is_weighted and type in BY_IMPORTANCE else None
+        shares = 1 if importance is None else importance
+        data = (quantize(x, type, importance=importance), of_ggml(ggml, x, type, importance)())
+        found, wanted = (error(x, type, each, shares) for each in data)
+        assert found < 1.01 * wanted + 1e-6, name
