@@ -277,7 +277,8 @@ def entry_attention(
             "this backend cannot attend to entries of groups: load the model with another backend"
         )
     count = groups.count if isinstance(groups, ChosenMask) else 0
-    require(not isinstance(groups, ChosenMask) or groups.block == block, "entry_attention", block)
+    fits = not isinstance(groups, ChosenMask) or (groups.block, groups.local) == (block, 0)
+    require(fits, "entry_attention", block)
     operands = (q, keys, seen.cells, seen.spans, stored_entries, groups.cells, groups.spans)
     return q.graph.record(
         "entry_attention",

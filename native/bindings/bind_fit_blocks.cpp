@@ -150,8 +150,9 @@ void codebook_entries(int type, const SubBlockRows& x, const SubBlockRows& weigh
     const std::size_t rows = x.shape(0), octets = x.shape(1) / 8, groups = octets * (is_of_four ? 2 : 1);
     require(blocks.elements >= 16 && are_choices(scales.shape(0)) && scales.shape(1) == rows,
             "choose_entries: each sub-block has 1 to 16 scales");
-    require(choices.size() == rows && entries.shape(0) == rows && entries.shape(1) == groups && signs.shape(0) == rows &&
-                signs.shape(1) == octets && sums.shape(0) == rows && sums.shape(1) == kEntrySums,
+    require(choices.size() == rows && entries.shape(0) == rows && entries.shape(1) == groups &&
+                signs.shape(0) == rows && signs.shape(1) == octets && sums.shape(0) == rows &&
+                sums.shape(1) == kEntrySums,
             "choose_entries: the results do not fit x");
     const Unlocked unlocked;
     const UsualFloats usual;

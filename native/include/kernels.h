@@ -28,17 +28,19 @@ struct Lines {
     int64_t count;
 };
 
-// The chosen lines of sub-blocks: their numbers, count * scale + minimum; the levels of the elements, and kLineSums sums over the
-// elements: of error, weight, weight * x, weight * level, weight * level * level, weight * level * x.
+// The chosen lines of sub-blocks: their numbers, count * scale + minimum; the levels of the elements, and
+// kLineSums sums over the elements: of error, weight, weight * x, weight * level, weight * level * level,
+// weight * level * x.
 inline constexpr int kLineSums = 6;
 struct ChosenLines {
     uint8_t *choices, *levels;
     float* sums;
 };
 
-// The chosen entries of sub-blocks: the numbers of the best scales; one entry for each group of 8 elements, or
-// of 4 with IQ3; for each 8 elements a bit for each negative one, or with IQ1 one byte that is 1 if the delta
-// is negative; and kEntrySums sums over the elements: of weight * level * level and of weight * level * x.
+// The chosen entries of sub-blocks: the numbers of the best scales; one entry for each group of 8 elements,
+// or of 4 with IQ3; for each 8 elements a bit for each negative one, or with IQ1 one byte that is 1 if the
+// delta is negative; and kEntrySums sums over the elements: of weight * level * level and of weight * level *
+// x.
 inline constexpr int kEntrySums = 2;
 struct ChosenEntries {
     uint8_t* choices;

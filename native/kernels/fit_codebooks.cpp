@@ -102,8 +102,7 @@ CHASKI_INLINE void least_of_lanes(F32x16 errors, I32x16 entries, float& error, i
     store_i32(chosen, entries);
     int at = 0;
     for (int r = 1; r < kLanes; ++r) {
-        const bool is_better =
-            lowest[r] < lowest[at] || (lowest[r] == lowest[at] && chosen[r] < chosen[at]);
+        const bool is_better = lowest[r] < lowest[at] || (lowest[r] == lowest[at] && chosen[r] < chosen[at]);
         at = is_better ? r : at;
     }
     error = lowest[at];
@@ -347,8 +346,7 @@ void choose_entries(DType type, const SubBlocks& x, const float* scales, int64_t
             for (int octet = 0; octet < octets; ++octet)
                 signs[octet] = book.is_signed ? block.signs[octet] : deltas[octet];
         }
-        for (int g = 0; g < groups; ++g)
-            out.entries[groups * i + g] = static_cast<uint16_t>(best.entries[g]);
+        for (int g = 0; g < groups; ++g) out.entries[groups * i + g] = static_cast<uint16_t>(best.entries[g]);
         const EntrySums sums =
             sum_up(book, block, weights, x.elements, best, book.is_signed ? nullptr : signs);
         out.sums[kEntrySums * i] = sums.ll;

@@ -1,10 +1,10 @@
 // Products of many tokens with signed levels, for AVX2 without VNNI: sums of four products of bytes take two
 // multiplications, one of which widens sums of pairs, and several pairs are added before they are widened.
 //
-// The instruction multiplies unsigned bytes by signed ones. Codes without signs would be so large that the sum
-// of two pairs might not fit 16 bits. So the activations become unsigned, x + 128, and levels keep their signs.
-// What the 128 adds to a sum depends only on the levels, so the slab has its negative, with which the sum
-// begins. Sums of 16 bits may wrap on the way, but the last one fits and is exact.
+// The instruction multiplies unsigned bytes by signed ones. Codes without signs would be so large that the
+// sum of two pairs might not fit 16 bits. So the activations become unsigned, x + 128, and levels keep their
+// signs. What the 128 adds to a sum depends only on the levels, so the slab has its negative, with which the
+// sum begins. Sums of 16 bits may wrap on the way, but the last one fits and is exact.
 //
 //   block of 32   |levels: 8 lines|starts of groups of lines, 16 bits: 64 bytes each|scales of sub-blocks|
 #pragma once
@@ -23,16 +23,19 @@ constexpr int levels_of(DType type) {
     switch (type) {
         case DType::IQ2_XXS:
         case DType::IQ2_XS:
-        case DType::IQ2_S: return IQ2_S::kOffset;
-        case DType::IQ3_XXS: return IQ3_XXS::kOffset;
-        default: return 0;
+        case DType::IQ2_S:
+            return IQ2_S::kOffset;
+        case DType::IQ3_XXS:
+            return IQ3_XXS::kOffset;
+        default:
+            return 0;
     }
 }
 
 // The slab of levels of up to kLevel in sub-blocks of kSub.
 template <int kLevel, int kSub>
 struct LevelSlab {
-    static constexpr int kLines = kSub / 4;                  // of a sub-block
+    static constexpr int kLines = kSub / 4;                    // of a sub-block
     static constexpr int kGroup = 32767 / (2 * 127 * kLevel);  // lines whose pairs fit 16 bits
     static constexpr int kGroups = (kLines + kGroup - 1) / kGroup;
     static constexpr int kStarts = kLanes * 32;
@@ -166,7 +169,7 @@ static void multiply_levels(const Unpacker& u, const Matrix& w, int64_t panel_be
                             const Activations& x, int64_t n, const Output& out, void* scratch,
                             const Variant& variant) {
     constexpr int kSmall = levels_of(DType::IQ2_S), kLarge = levels_of(DType::IQ3_XXS);
-    const auto product = u.sub == 16                     ? run_product<QuantizedLevels<kSmall, 16>>
+    const auto product = u.sub == 16                   ? run_product<QuantizedLevels<kSmall, 16>>
                          : levels_of(w.type) == kSmall ? run_product<QuantizedLevels<kSmall, 32>>
                                                        : run_product<QuantizedLevels<kLarge, 32>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);

@@ -26,8 +26,8 @@ static auto stream_of_codebooks() {
 #endif
 }
 
-// The largest codes of formats without super-blocks and levels: four, five or eight bits, which dot4 may treat
-// alike.
+// The largest codes of formats without super-blocks and levels: four, five or eight bits, which dot4 may
+// treat alike.
 constexpr int kNarrow = 31, kNarrowest = dot4_run<15> == dot4_run<31> ? kNarrow : 15;
 constexpr int kWide = dot4_bias<255> == 0 ? kNarrow : 255;
 

@@ -27,7 +27,8 @@ struct RouterConfig {
     std::int64_t groups;
     std::int64_t used_groups;
     std::int64_t best_of_group;
-    // Null, or the experts of tokens with the number of each row [vocabulary][count], which replace the choice.
+    // Null, or the experts of tokens with the number of each row [vocabulary][count], which replace the
+    // choice.
     const std::int32_t* tokens;
     std::vector<std::int32_t> table;
 };

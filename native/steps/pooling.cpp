@@ -106,7 +106,8 @@ void PoolingStep::write(const Pool& before, const Pool& own, float* y) const {
     }
     ops_.exponentials(differences, 0.0f, 2 * own.count, powers);
     for (std::int64_t i = 0; i < own.count; ++i) {
-        y[i] = (before.totals[i] * f[i] + own.totals[i] * g[i]) / (before.sums[i] * f[i] + own.sums[i] * g[i]);
+        y[i] =
+            (before.totals[i] * f[i] + own.totals[i] * g[i]) / (before.sums[i] * f[i] + own.sums[i] * g[i]);
     }
 }
 

@@ -193,7 +193,8 @@ void compare_fits(Comparison& compare) {
                                         y.data() + 2 * kRows);
             const std::vector<float> weights(x.size(), 1.0f);
             std::vector<std::uint8_t> choices(kRows), levels(x.size());
-            table.kernels.choose_lines({x.data(), weights.data(), kRows, 32}, 15.0f, {y.data(), y.data() + kRows, 1},
+            table.kernels.choose_lines({x.data(), weights.data(), kRows, 32}, 15.0f,
+                                       {y.data(), y.data() + kRows, 1},
                                        {choices.data(), levels.data(), y.data() + 4 * kRows});
             Bytes found = bytes_of(y);
             const Bytes more = bytes_of(levels);

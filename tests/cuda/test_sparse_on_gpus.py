@@ -21,12 +21,19 @@ def test_choices(tmp_path: Path, backend: str) -> None:
     choose(tmp_path, backend, (), DType.F16)
     on_processors.test_blocks_are_chosen_by_the_key_of_their_last_position(tmp_path, backend, ())
     on_processors.test_a_score_that_is_no_number_is_chosen_last(tmp_path, backend, ())
+    highest = on_processors.test_blocks_have_the_highest_score_of_their_positions_where_the_last_are_chosen
+    for local in (1, 3):
+        highest(tmp_path, backend, (), local)
 
 
 @on_each
 @pytest.mark.parametrize("type", [DType.F32, DType.I16, DType.Q8_0])
-@pytest.mark.parametrize(("count", "block", "heads"), [(300, 1, 5), (11, 2, 20)])
-def test_bits(tmp_path: Path, backend: str, type: DType, count: int, block: int, heads: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "block", "local", "heads"), [(300, 1, 0, 5), (11, 2, 0, 20), (12, 3, 2, 4)]
+)
+def test_bits(
+    tmp_path: Path, backend: str, type: DType, count: int, block: int, local: int, heads: int
+) -> None:
     tokens, stored = 40, 700
     q, weights = normal(tokens, heads, 64, seed=1), normal(tokens, heads, seed=2)
     keys, values = normal(stored, 64, seed=3), normal(stored, 48, seed=4)
@@ -39,6 +46,7 @@ def test_bits(tmp_path: Path, backend: str, type: DType, count: int, block: int,
             *(tmp_path, name, q, weights, keys, cells),
             count=count,
             block=block,
+            local=local,
             options=(),
             type=type,
             values=values,

@@ -57,8 +57,8 @@ class Layer(llama.Layer):
         return PlainRMSNorm(config.eps)
 
     def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
-        first, *context = context
-        h, x, first = output_rows(outputs, self.attn(self.attn_norm(x), *context), x, first)
+        first, *others = context
+        h, x, first = output_rows(outputs, self.attn(self.attn_norm(x), *others), x, first)
         x = x + h
         return x + self.ffn(self.ffn_norm(x)) + self.layer_output_scale(first)
 

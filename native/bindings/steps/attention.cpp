@@ -200,8 +200,9 @@ void add_entry_attention(PlanBuilder& plan, int dim, int history, int entries, s
     job.scale = scale;
     job.length = kAttentionChunk;
     const std::int64_t longest = count > 0 ? count : plan.maximum(entries) / block;
-    const std::int32_t* list = count > 0 ? plan.rows<std::int32_t>(entry_cells, dim, choice_of(count, block).width())
-                                         : plan.indices(entry_cells, entries);
+    const std::int32_t* list =
+        count > 0 ? plan.rows<std::int32_t>(entry_cells, dim, choice_of(count, block, 0).width())
+                  : plan.indices(entry_cells, entries);
     const GroupEntries seen{more, list, plan.rows<Span>(entry_spans, dim, 1), block, count};
     plan.add(std::make_unique<EntryAttentionStep>(plan.ops(), dim, history, entries, job, seen, window,
                                                   longest, plan.plan().threads()));

@@ -110,8 +110,7 @@ void add_mix_streams(PlanBuilder& plan, int dim, std::int64_t streams, std::int6
                      std::int64_t size, std::size_t x, std::size_t weights, std::size_t y) {
     require(streams > 0 && outputs > 0, "mix_streams: no streams");
     plan.add(mix_streams(plan.ops(), dim, streams, outputs, size, plan.floats(x, dim, streams * size),
-                         plan.floats(weights, dim, streams * outputs),
-                         plan.floats(y, dim, outputs * size)));
+                         plan.floats(weights, dim, streams * outputs), plan.floats(y, dim, outputs * size)));
 }
 
 void add_sinkhorn(PlanBuilder& plan, int dim, std::int64_t size, std::int64_t iterations, float eps,
@@ -153,8 +152,8 @@ void bind_elements(nb::module_& m, nb::class_<PlanBuilder>& plan) {
         .def("scale_rows", &add_scale_rows, "dim"_a, "parts"_a, "width"_a, "x"_a, "factors"_a, "y"_a)
         .def("scale_heads", &add_scale_heads, "dim"_a, "size"_a, "factors"_a, "x"_a, "y"_a)
         .def("head_sums", &add_head_sums, "dim"_a, "heads"_a, "size"_a, "x"_a, "y"_a)
-        .def("mix_streams", &add_mix_streams, "dim"_a, "streams"_a, "outputs"_a, "size"_a, "x"_a,
-             "weights"_a, "y"_a)
+        .def("mix_streams", &add_mix_streams, "dim"_a, "streams"_a, "outputs"_a, "size"_a, "x"_a, "weights"_a,
+             "y"_a)
         .def("sinkhorn", &add_sinkhorn, "dim"_a, "size"_a, "iterations"_a, "eps"_a, "x"_a, "y"_a)
         .def("rms", &add_rms, "dim"_a, "width"_a, "x"_a, "y"_a)
         .def("gaussian_top_k", &add_gaussian_top_k, "dim"_a, "width"_a, "multiplier"_a, "x"_a, "y"_a)

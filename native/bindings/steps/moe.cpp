@@ -111,8 +111,8 @@ void add_combine(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t wi
 
 void bind_moe(nb::class_<PlanBuilder>& plan) {
     plan.def("router", &add_router, "dim"_a, "experts"_a, "count"_a, "gating"_a, "normalized"_a, "scale"_a,
-             "groups"_a, "used_groups"_a, "best_of_group"_a, "table"_a, "weights"_a.none(), "bias"_a, "tokens"_a,
-             "x"_a, "y"_a)
+             "groups"_a, "used_groups"_a, "best_of_group"_a, "table"_a, "weights"_a.none(), "bias"_a,
+             "tokens"_a, "x"_a, "y"_a)
         .def("scale_experts", &add_scale_experts, "dim"_a, "experts"_a, "count"_a, "weights"_a.none(),
              "scales"_a, "x"_a, "y"_a)
         .def("scale_by_expert", &add_scale_by_expert, "dim"_a, "experts"_a, "count"_a, "width"_a,

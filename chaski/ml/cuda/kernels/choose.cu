@@ -19,7 +19,8 @@ struct Choice {
     float scale;
     int64_t count;  // of blocks
     int64_t block;  // positions of a block
-    float* scores;  // [thread block][longest]
+    int64_t local;  // blocks that are chosen first; then a block has the highest score of its positions
+    float* scores;  // [thread block][longest]: of positions or blocks, and then those of blocks
     int64_t longest;
     int32_t* chosen;  // [token][count · block + block - 1]
 };
@@ -39,9 +40,10 @@ CHASKI_INLINE uint32_t rank_of(float score) {
     return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// Scores of `count` blocks of a token, whose cells start at `cells`. A thread computes every 256th one.
-CHASKI_INLINE void score_blocks(const Choice& a, int32_t token, const int32_t* cells, int64_t count,
-                                float* scores, Workspace& w) {
+// Scores of `count` keys of a token, which are `apart` cells from each other. A thread computes every 256th.
+CHASKI_INLINE void score_keys(const Choice& a, int32_t token, const int32_t* cells, int64_t count,
+                              int64_t apart, float* scores, Workspace& w) {
+    const float least = a.local > 0 ? -infinity() : 0.0f;
     Attention job{};
     job.q = a.q;
     job.keys = a.keys;
@@ -52,7 +54,7 @@ CHASKI_INLINE void score_blocks(const Choice& a, int32_t token, const int32_t* c
         barrier();
         load_queries(job, rows, w);
         for (int64_t i = threadIdx.x; i < count; i += kChunk) {
-            const int32_t cell = cells[i * a.block + a.block - 1];
+            const int32_t cell = cells[i * apart + apart - 1];
             if constexpr (kIntegerKeys) w.key_scales[threadIdx.x] = StorageOf<kKeys>{a.keys}.scales(0)[cell];
             float products[kRows];
             score(job, 0, cell, w, products);
@@ -61,10 +63,22 @@ CHASKI_INLINE void score_blocks(const Choice& a, int32_t token, const int32_t* c
             for (int r = 0; r < kRows; ++r) {
                 if (r >= rows.count()) continue;
                 const float weight = a.weights == nullptr ? 1.0f : a.weights[token * a.heads + rows.head + r];
-                sum = device::fma(weight, max(splat(products[r]), splat(0.0f)).v, sum);
+                sum = device::fma(weight, max(splat(products[r]), splat(least)).v, sum);
             }
             scores[i] = sum != sum && (tile + 1) * kRows >= a.heads ? -infinity() : sum;
         }
+    }
+    barrier();
+}
+
+// The scores of `count` blocks from those of `seen` positions.
+CHASKI_INLINE void pool(const Choice& a, const float* scores, int64_t seen, int64_t count, float* pooled) {
+    for (int64_t i = threadIdx.x; i < count; i += kChunk) {
+        float highest = scores[i * a.block];
+        for (int64_t at = i * a.block + 1; at < (i + 1) * a.block && at < seen; ++at) {
+            highest = scores[at] > highest ? scores[at] : highest;
+        }
+        pooled[i] = i + a.local < count ? highest : infinity();
     }
     barrier();
 }
@@ -96,9 +110,9 @@ CHASKI_INLINE void find_lowest(const float* scores, int64_t count, int64_t wante
     }
 }
 
-// Writes the cells of the chosen blocks in order, and returns the place after them.
-CHASKI_INLINE int32_t* write_chosen(const Choice& a, const int32_t* cells, int64_t count, const float* scores,
-                                    int32_t* to, Workspace& w) {
+// Writes the cells of the chosen blocks in order. The last one may be cut by the number of `seen` cells.
+CHASKI_INLINE void write_chosen(const Choice& a, const int32_t* cells, int64_t seen, int64_t count,
+                                const float* scores, int32_t* to, Workspace& w) {
     const auto own = static_cast<int>(threadIdx.x);
     const uint32_t lowest = w.lowest, below = (1u << own % 32) - 1;
     int32_t equal = w.equal;
@@ -126,33 +140,41 @@ CHASKI_INLINE int32_t* write_chosen(const Choice& a, const int32_t* cells, int64
         }
         if (is_above || (is_equal && equal_before < equal)) {
             const int32_t place = above_before + (equal_before < equal ? equal_before : equal);
-            for (int64_t j = 0; j < a.block; ++j) to[place * a.block + j] = cells[i * a.block + j];
+            for (int64_t j = 0; j < a.block && i * a.block + j < seen; ++j) {
+                to[place * a.block + j] = cells[i * a.block + j];
+            }
         }
         const int32_t taken = all_equal < equal ? all_equal : equal;
         equal -= taken;
         to += (all_above + taken) * a.block;
     }
-    return to;
 }
 
 CHASKI_KERNEL(choose_cells, Choice) {
     auto& w = *reinterpret_cast<Workspace*>(device::shared());
     float* scores = a.scores + blockIdx.x * a.longest;
-    const int64_t width = a.count * a.block + a.block - 1;
+    const int64_t width = a.count * a.block + (a.local > 0 ? 0 : a.block - 1);
     for (int64_t token = blockIdx.x; token < *a.n; token += gridDim.x) {
         const Span span(a.spans + 3 * token);
-        const int64_t seen = span.end - span.begin, blocks = seen / a.block;
+        const int64_t seen = span.end - span.begin;
+        const int64_t blocks = a.local > 0 ? (seen + a.block - 1) / a.block : seen / a.block;
         const int32_t* cells = a.cells + span.begin;
-        int32_t *to = a.chosen + token * width, *end = to + width;
-        int64_t done = 0;
+        int32_t* to = a.chosen + token * width;
+        int64_t done = 0, chosen = 0;  // cells that are considered, and those that are written
         if (blocks > a.count) {
-            score_blocks(a, static_cast<int32_t>(token), cells, blocks, scores, w);
-            find_lowest(scores, blocks, a.count, w);
-            to = write_chosen(a, cells, blocks, scores, to, w);
-            done = blocks * a.block;
+            const int64_t apart = a.local > 0 ? 1 : a.block, keys = seen / apart;
+            score_keys(a, static_cast<int32_t>(token), cells, keys, apart, scores, w);
+            float* of_blocks = a.local > 0 ? scores + keys : scores;
+            if (a.local > 0) pool(a, scores, seen, blocks, of_blocks);
+            find_lowest(of_blocks, blocks, a.count, w);
+            write_chosen(a, cells, seen, blocks, of_blocks, to, w);
+            done = blocks * a.block < seen ? blocks * a.block : seen;
+            chosen = done - (blocks - a.count) * a.block;
         }
-        for (int64_t i = threadIdx.x; to + i < end; i += kChunk)
-            to[i] = done + i < seen ? cells[done + i] : 0;
+        for (int64_t i = chosen + threadIdx.x; i < width; i += kChunk) {
+            const int64_t at = done + i - chosen;
+            to[i] = at < seen ? cells[at] : 0;
+        }
         barrier();
     }
 }

@@ -205,7 +205,8 @@ def chosen_attention(
     spans: Tensor,
     sinks: Weight | None = None,
 ) -> None:
-    seen = seen_of_chosen(lowering, cells, spans, node.attributes["count"], node.attributes["block"])
+    choice = {name: node.attributes[name] for name in ("count", "block", "local")}
+    seen = seen_of_chosen(lowering, cells, spans, **choice)
     _attend(lowering, node, q, keys, values, cells, seen, sinks)
 
 
@@ -322,7 +323,7 @@ def choose_cells(
     lowering.finish(keys)
     buffer, dim = storage_of(keys), lowering.dim(q)
     lowering.check(cells, buffer.cells)
-    count, block = node.attributes["count"], node.attributes["block"]
+    count, block, local = (node.attributes[each] for each in ("count", "block", "local"))
     history, heads, name = cells.shape[0], q.shape[1], spans.attributes["name"]
     assert isinstance(history, Dim)
     storage = KVStorage.of(buffer)
@@ -335,7 +336,9 @@ def choose_cells(
             *(("CHASKI_ROWS", rows), ("CHASKI_SUPER_BLOCKS", 0)),
         ),
     )
-    blocks, longest = lowering.multiprocessors, history.maximum // block
+    # With local blocks, the scores of all positions and then those of blocks.
+    blocks = lowering.multiprocessors
+    longest = history.maximum + history.maximum // block + 1 if local else history.maximum // block
 
     def make(inputs: Mapping[str, npt.NDArray[Any]], _: Sizes) -> Made:
         if np.any(inputs[name][:, 2] % block):
@@ -350,7 +353,7 @@ def choose_cells(
     lowering.step(
         choose,
         *(q, weights, lowering.count(q), storage, cells, spans, heads, float(node.attributes["scale"])),
-        *(count, block, Buffer(4 * blocks * longest, 1), longest, lowering.new(node)),
+        *(count, block, local, Buffer(4 * blocks * longest, 1), longest, lowering.new(node)),
     )
 
 

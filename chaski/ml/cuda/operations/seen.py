@@ -77,11 +77,13 @@ def seen_in_history(cells: Tensor, spans: Tensor) -> Seen:
     return Seen(name, spans, spans, lambda inputs: inputs[name], history.maximum)
 
 
-def seen_of_chosen(lowering: Lowering, cells: Tensor, spans: Tensor, count: int, block: int) -> Seen:
+def seen_of_chosen(
+    lowering: Lowering, cells: Tensor, spans: Tensor, count: int, block: int, local: int
+) -> Seen:
     """Return what tokens see of the `cells` (n, width) that an indexer chose from their spans."""
     width, given = cells.shape[1], spans.attributes["name"]
     assert isinstance(width, int)
-    name = f"{count} blocks of {block} of {given}"
+    name = f"{count} blocks of {block} of {given}, {local} of them local"
     known = lowering.shared_parts.get((name, spans))
     if known is not None:
         seen: Seen = known
@@ -93,7 +95,8 @@ def seen_of_chosen(lowering: Lowering, cells: Tensor, spans: Tensor, count: int,
         begin, end, _ = inputs[given].T
         lengths = end - begin
         begins = np.arange(len(lengths)) * width
-        chosen = np.minimum(lengths // block, count) * block + lengths % block
+        blocks = -(-lengths // block) if local else lengths // block
+        chosen = lengths - np.maximum(blocks - count, 0) * block
         return np.stack([begins, begins + chosen, np.zeros_like(begins)], axis=1).astype(np.int32)
 
     staged = Staged(tokens.maximum, 3, np.int32)
