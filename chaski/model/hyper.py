@@ -26,6 +26,7 @@ __all__ = [
     "StreamMixer",
     "add_to_streams",
     "streams_of",
+    "sum_of_streams",
 ]
 
 
@@ -77,7 +78,7 @@ class StreamMixer(Module):
         c = self._config
         low = ops.silu(self._of("down", normalized) * (1 / c.count))
         gated = ops.multiply(ops.sigmoid(self._of("up", low)), normalized)
-        return _sum_of(gated, c.count, c.size) * (1 / c.count)
+        return sum_of_streams(gated, c.count, c.size) * (1 / c.count)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.mixed(self._of("norm", x))
@@ -169,7 +170,7 @@ class IndependentSum(Module):
         """Return the sum of the streams times their weights (n, count) -> (n, size)."""
         c = self._config
         scaled = ops.scale_rows(x.reshape(c.count, c.size), weights).reshape(c.count * c.size)
-        return _sum_of(scaled, c.count, c.size)
+        return sum_of_streams(scaled, c.count, c.size)
 
     def __call__(self, x: Tensor) -> Tensor:
         (own,) = self.shares(x)
@@ -188,7 +189,7 @@ class IndependentConnection(IndependentSum):
         return self.summed(x, self.at_least(own)), self.at_least(output * self._config.most)
 
 
-def _sum_of(x: Tensor, count: int, size: int) -> Tensor:
+def sum_of_streams(x: Tensor, count: int, size: int) -> Tensor:
     """Return the sum of the streams x (n, count · size)."""
     total, *others = [ops.slice(x, index * size, size) for index in range(count)]
     for other in others:

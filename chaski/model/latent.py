@@ -29,12 +29,12 @@ def latent_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
 
 
 def latent_attention(
-    file: GGUFFile, config: DecoderConfig, kind: type[LatentAttention] = LatentAttention
+    file: GGUFFile, config: DecoderConfig, kind: type[LatentAttention] = LatentAttention, eps: float = _EPS
 ) -> LatentAttention:
     """Return the attention of a layer. Raises ModelError for sizes that do not fit.
 
     Files of older converters, and some architectures, have one matrix for the keys and values of all heads;
-    others get the given `kind`.
+    others get the given `kind`. eps: that of the norms of latents.
     """
     prefix = f"{file.architecture}.attention"
     is_split = f"{prefix}.key_length_mla" in file.metadata
@@ -55,7 +55,7 @@ def latent_attention(
         plain=key - turned,
         value=file.get(f"{prefix}.value_length{suffix}", int, 0) or usual,
         scale=key**-0.5 * (yarn.magnitude(_multiplier(file)) if yarn is not None else 1.0) ** 2,
-        eps=_EPS,
+        eps=eps,
     )
     return kind(sizes) if is_split else JoinedLatentAttention(sizes)
 

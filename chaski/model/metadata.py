@@ -80,8 +80,11 @@ def check_metadata(file: GGUFFile) -> None:
             limit = _limit(name, largest, len(file.tensors))
             # In files of Mamba and RWKV, no layer needs to attend.
             is_recurrent = any(f"{prefix}{size}" in file.metadata for size in _OF_RECURRENCES)
-            may_be_zero = (is_recurrent and name == "attention.head_count") or isinstance(
-                file.metadata[key], np.ndarray
+            may_be_zero = (
+                (is_recurrent and name == "attention.head_count")
+                # Beside Kimi Delta Attention, attention may read no positions.
+                or (name == "rope.dimension_count" and f"{prefix}kda.head_dim" in file.metadata)
+                or isinstance(file.metadata[key], np.ndarray)
             )
             least = 1 if name in divisors and key not in _UNUSED and not may_be_zero else 0
             for number in () if name in _MAY_BE_INFINITE else _numbers(file.metadata[key]):

@@ -24,6 +24,7 @@ FIRST_OF = {variant.partition("/")[0]: variant for variant in FIRST}
         ("bailingmoe3", {"attention.head_count_kv": 1}),
         ("deepseek32", {}),
         ("exaone4", {}),
+        ("glm5_next", {"attention.head_count_kv": 1}),
         ("glm_dsa", {}),
         ("glm4", {}),
         ("nemotron_h_moe", {"attention.head_count_kv": 2, "feed_forward_length": 20}),

@@ -152,8 +152,10 @@ class LatentAttention(Module):
         c = self._config
         compressed = self.attn_kv_a_mqa(x)
         latent = self.attn_kv_a_norm(ops.slice(compressed, 0, c.rank))
-        turned = ops.rope(ops.slice(compressed, c.rank, c.rope).reshape(1, c.rope), rope)
-        k = ops.concat([(turned, 0, 1), (latent.reshape(1, c.rank), c.rope, 1)])
+        k = latent.reshape(1, c.rank)
+        if c.rope:
+            turned = ops.rope(ops.slice(compressed, c.rank, c.rope).reshape(1, c.rope), rope)
+            k = ops.concat([(turned, 0, 1), (k, c.rope, 1)])
         q = self._queries(x, rope, latents)
         q = q if factors is None else ops.scale_rows(q, factors)
         attended = attention(q, k, None, cache, scale=c.scale, sinks=self.sinks())
@@ -173,6 +175,8 @@ class LatentAttention(Module):
         c = self._config
         q = self.attn_q_b(latents or self.query_latents(x)) if c.query_rank else self.attn_q(x)
         heads = q.reshape(c.heads, c.plain + c.rope)
+        if not c.rope:
+            return self.absorbed(heads)
         turned = ops.rope(ops.slice(heads, c.plain, c.rope), rope)
         return ops.concat([(turned, 0, 1), (self.absorbed(ops.slice(heads, 0, c.plain)), c.rope, 1)])
 
