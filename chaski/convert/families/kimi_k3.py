@@ -1,4 +1,4 @@
-"""Kimi K3 (Kimi Team 2026), text, with experts that are not packed."""
+"""Kimi K3 (Kimi Team 2026), text."""
 
 from __future__ import annotations
 
