@@ -7,7 +7,7 @@ from collections.abc import Set
 from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata
 
-__all__ = ["block_metadata", "blocks_after", "num_blocks", "with_present_blocks"]
+__all__ = ["block_metadata", "blocks_after", "mtp_blocks", "num_blocks", "with_present_blocks"]
 
 _COUNT = "num_nextn_predict_layers"
 
@@ -49,3 +49,8 @@ def blocks_after(config: Config) -> list[str]:
     """Return patterns of names of the blocks, for a family whose files do not get them."""
     layers = config.count("num_hidden_layers")
     return [rf"layers\.{layers + block}\..*" for block in range(num_blocks(config))]
+
+
+def mtp_blocks(config: Config) -> list[str]:
+    """Return the same for blocks whose tensors stand apart from the layers."""
+    return [r"mtp\..*"] if num_blocks(config) else []

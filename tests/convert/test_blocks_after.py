@@ -14,7 +14,7 @@ import chaski
 from chaski.convert.convert import convert
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
-from tests.families import NAMES, checkpoint, converted, expected, settings_of
+from tests.families import NAMES, VARIANTS, checkpoint, converted, expected, settings_of
 
 WITH_BLOCKS = [family for family in NAMES if "blocks" in settings_of(family)]
 
@@ -43,15 +43,26 @@ def test_a_checkpoint_that_lost_its_blocks_gets_none(tmp_path: Path) -> None:
         assert found.metadata.keys() == usual.metadata.keys()
 
 
-def test_blocks_of_deepseek_v3_are_left_out(tmp_path: Path) -> None:
-    """The converter of llama.cpp leaves them out as well."""
-    known = expected("deepseek2/v3")
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("bailingmoe3", "model.layers.{layers}.eh_proj.weight"),
+        ("deepseek2", "model.layers.{layers}.eh_proj.weight"),
+        ("exaone4", "mtp.fc.weight"),
+        ("glm4", "model.layers.{layers}.eh_proj.weight"),
+        ("hy_v4", "model.mtp_layers.0.eh_proj.weight"),
+        ("nemotron_h_moe", "mtp.layers.0.eh_proj.weight"),
+    ],
+)
+def test_blocks_without_a_use_are_left_out(tmp_path: Path, family: str, name: str) -> None:
+    variant = next(variant for variant in VARIANTS if variant.startswith(f"{family}/"))
+    known = expected(variant)
     layers, size = known["config"]["num_hidden_layers"], known["config"]["hidden_size"]
-    more = {f"model.layers.{layers}.eh_proj.weight": [size, 2 * size]}
+    more = {name.format(layers=layers): [size, 2 * size]}
     config = known["config"] | {"num_nextn_predict_layers": 1}
     folder = checkpoint(tmp_path / "more", config, known["tensors"] | more, known["seed"])
     convert(folder, tmp_path / "more.gguf", "F32")
-    with open_gguf(tmp_path / "more.gguf") as found, open_gguf(converted("deepseek2/v3")) as usual:
+    with open_gguf(tmp_path / "more.gguf") as found, open_gguf(converted(variant)) as usual:
         assert found.tensors.keys() == usual.tensors.keys()
 
 

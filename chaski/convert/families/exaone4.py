@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaski.convert.blocks import mtp_blocks
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.metadata import Metadata, common_metadata, windows
@@ -21,5 +22,5 @@ def metadata(config: Config) -> Metadata:
     )
 
 
-FAMILY = derived_family("exaone4", metadata)
+FAMILY = derived_family("exaone4", metadata, left_out=mtp_blocks)
 CHECKPOINTS = ("Exaone4ForCausalLM",)

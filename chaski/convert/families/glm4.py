@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaski.convert.blocks import blocks_after
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.metadata import Metadata, common_metadata, num_rotated
@@ -18,5 +19,5 @@ def special(config: Config) -> Specials:
     return {"post_attention_norm": Special(sources=("post_self_attn_layernorm",))}
 
 
-FAMILY = derived_family("glm4", metadata, special)
+FAMILY = derived_family("glm4", metadata, special, left_out=blocks_after)
 CHECKPOINTS = ("Glm4ForCausalLM",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chaski.convert.blocks import mtp_blocks
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
 from chaski.convert.families import nemotron_h
@@ -13,7 +14,6 @@ from chaski.convert.metadata import Metadata
 def metadata(config: Config) -> Metadata:
     config.expect("topk_group", 1)
     config.expect("n_group", 1)
-    config.expect("num_nextn_predict_layers", 0)
     entries = nemotron_h.metadata(config, "moe_intermediate_size") | {
         "expert_count": config.get("n_routed_experts", int),
         "expert_feed_forward_length": config.get("moe_intermediate_size", int),
@@ -37,4 +37,4 @@ def special(config: Config) -> Mapping[str, Special]:
     }
 
 
-FAMILY = derived_family("nemotron_h_moe", metadata, special)
+FAMILY = derived_family("nemotron_h_moe", metadata, special, left_out=mtp_blocks)
