@@ -140,12 +140,16 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 @cache
 def converted(variant: str) -> Path:
-    """Return the GGUF file of a configuration, converted by chaski to F32."""
+    """Return the GGUF file of a configuration without its encoder of images, converted by chaski to F32."""
+    from chaski.convert.config import read_config
     from chaski.convert.convert import convert
+    from chaski.convert.families import find_family
 
     known = expected(variant)
     folder = Path(_scratch().name) / variant
     checkpoint(folder, known["config"], known["tensors"], known["seed"], known.get("integers"))
-    convert(folder, folder / "model.gguf", "F32")
+    has_vision = "vision_config" in known["config"] and find_family(read_config(folder)).vision is not None
+    projector = folder / "mmproj.gguf" if has_vision else None
+    convert(folder, folder / "model.gguf", "F32", projector=projector)
     (folder / "model.safetensors").unlink()
     return folder / "model.gguf"

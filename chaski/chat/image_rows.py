@@ -74,15 +74,20 @@ def rows_in(images: Images, positions: range) -> Iterator[ImageRun]:
             yield part
 
 
-def coordinates(images: Images, positions: range) -> npt.NDArray[np.int32]:
-    """Return time, row and column of each of these positions of a sequence: (n, 3)."""
-    found = np.repeat(np.arange(positions.start, positions.stop, dtype=np.int32)[:, None], 3, axis=1)
+def coordinates(images: Images, positions: range, count: int = 3) -> npt.NDArray[np.int32]:
+    """Return time, row and column of each of these positions of a sequence: (n, 3).
+
+    count: 4 for models whose grids are numbered: position, column, row, and number of the image.
+    """
+    found = np.repeat(np.arange(positions.start, positions.stop, dtype=np.int32)[:, None], count, axis=1)
     saved = 0  # by images so far, whose rows need fewer numbers than positions
-    for run in images:
+    for number, run in enumerate(images):
         begin, end = run.positions.start, run.positions.stop
         if begin >= positions.stop:
             break
-        if run.image.grid is not None and end > positions.start:
+        if run.image.is_numbered:
+            _number(run, number, positions, found)
+        elif run.image.grid is not None and end > positions.start:
             rows = np.arange(max(begin, positions.start) - begin, min(end, positions.stop) - begin)
             places = np.stack([np.zeros_like(rows), *divmod(rows, run.image.grid[1])], axis=1)
             first = begin + int(rows[0]) - positions.start
@@ -90,6 +95,17 @@ def coordinates(images: Images, positions: range) -> npt.NDArray[np.int32]:
         saved += _saved(run)
         found[max(end - positions.start, 0) :] -= _saved(run)
     return found
+
+
+def _number(run: ImageRun, number: int, positions: range, found: npt.NDArray[np.int32]) -> None:
+    """Set the coordinates of a numbered grid, which is within the first and the last row of its image."""
+    assert run.image.grid is not None
+    begin, end = run.positions.start + 1, run.positions.stop - 1
+    inner = range(max(begin, positions.start), min(end, positions.stop))
+    row, column = divmod(np.arange(inner.start, inner.stop) - begin, run.image.grid[1])
+    part = slice(inner.start - positions.start, max(inner.stop - positions.start, 0))
+    if len(inner):
+        found[part, 1:] = np.stack([column, row, np.full_like(row, number)], axis=1)
 
 
 def place(images: Images, position: int) -> int:
@@ -104,7 +120,8 @@ def extent(images: Images, positions: range) -> int:
 
 def _saved(run: ImageRun) -> int:
     """Return how many numbers fewer than positions the rows of an image need."""
-    return 0 if run.image.grid is None else len(run.positions) - max(run.image.grid)
+    is_shorter = run.image.grid is not None and not run.image.is_numbered
+    return len(run.positions) - max(run.image.grid or ()) if is_shorter else 0
 
 
 def attended_in(images: Images, positions: range) -> list[ImageRun]:

@@ -60,6 +60,8 @@ class Image:
     order     the tiles' row numbers in the order of the prompt, each at least once; by default tile by tile
     grid      the number of rows and columns if the image's rows form a grid, line by line, or those of each
               part of the layout form one; models with several coordinates per token use it
+    is_numbered  the grid begins after a row and ends before another. Its rows have four coordinates: their
+              position, column and row, and the number of the image in its prompt
     digest    the same for images with the same content, and only for those
     """
 
@@ -70,6 +72,7 @@ class Image:
     further: tuple[Tile, ...] = ()
     order: npt.NDArray[np.int32] | None = None
     grid: tuple[int, int] | None = None
+    is_numbered: bool = False
     digest: int = field(init=False)
 
     @classmethod
@@ -85,7 +88,7 @@ class Image:
         return cls(tiles[0].arrays, num_rows, layout, further=tuple(tiles[1:]), order=order, grid=grid)
 
     def __post_init__(self) -> None:
-        form = repr((self.num_rows, self.layout, self.grid))
+        form = repr((self.num_rows, self.layout, self.grid, self.is_numbered))
         content = blake2b(form.encode(), digest_size=_DIGEST_BYTES)
         for tile in self.tiles:
             for name, array in sorted(tile.arrays.items()):
@@ -119,6 +122,7 @@ class EncoderShape(Struct, frozen=True):
     pool                   the attention after the layers in which rows look at patches; None without one
     pool_queries           how many queries look at patches in that attention, if they are no rows
     has_grid               images have a `grid`, and the text model rotates tokens by coordinates
+    num_coordinates        the coordinates of a token: time, row and column, or those of a numbered grid
     max_at_once            the most patches that are computed at once; larger tiles are computed in pieces
     """
 
@@ -129,6 +133,7 @@ class EncoderShape(Struct, frozen=True):
     max_tiles: int = 1
     pool: KVShape | None = None
     has_grid: bool = False
+    num_coordinates: int = 3
     max_at_once: int = 1 << 30
     pool_queries: int = 0
 

@@ -105,6 +105,7 @@ class Program:
         self.takes_types = tells_types(model)
         self._no_rows = np.zeros((0, self._row_size or 0), np.float32)
         self.has_coordinates = encoding is not None and encoding.shape.has_grid
+        self.num_coordinates = 0 if encoding is None else encoding.shape.num_coordinates
         graph = Graph()
         self._width = self._record(graph, *self._dims())
         self.digest = graph_digest(graph)
@@ -151,13 +152,14 @@ class Program:
 
     def _record(self, graph: Graph, tokens: Dim, outputs: Dim) -> int:
         """Record a forward pass; return the number of elements in a row of its outputs."""
+        axes = self.num_coordinates if self.has_coordinates else 0
         inputs = Inputs(
             tokens=graph.input("tokens", (tokens,), DType.I32),
             positions=graph.input("positions", (tokens,), DType.I32),
             outputs=graph.input("outputs", (outputs,), DType.I32),
             types=graph.input("types", (tokens,), DType.I32) if self.takes_types else None,
             images=None if self._row_size is None else _images(graph, self.max_tokens, self._row_size),
-            coordinates=graph.input("coordinates", (tokens, 3), DType.I32) if self.has_coordinates else None,
+            coordinates=graph.input("coordinates", (tokens, axes), DType.I32) if axes else None,
             hidden=None if self._draft is None else HiddenStates(self._draft.hidden_layers),
         )
         found = _record(self._model, inputs, self._cache.record(graph, tokens), self._draft)
@@ -192,7 +194,8 @@ class Program:
             values["adapter_uses"] = batch.adapters.uses
         if self.has_coordinates:
             found = batch.coordinates
-            values["coordinates"] = np.repeat(batch.positions[:, None], 3, 1) if found is None else found
+            alike = np.repeat(batch.positions[:, None], self.num_coordinates, 1)
+            values["coordinates"] = alike if found is None else found
         return values
 
     def launch(self, values: Mapping[str, Input], num_top_logits: Sequence[int] = ()) -> Run:

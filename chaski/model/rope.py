@@ -12,7 +12,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.graph import Rope
 from chaski.ml.nn.rope import Yarn, rope_frequencies, yarn_frequencies
 
-__all__ = ["NO_ROPE", "RopeConfig", "read_axes", "read_rope"]
+__all__ = ["NO_ROPE", "RopeConfig", "read_axes", "read_four_axes", "read_rope"]
 
 
 NO_ROPE = Rope(np.zeros(0, np.float32))
@@ -102,6 +102,15 @@ def read_axes(file: GGUFFile, pairs: int, usual: list[int], *, interleaved: bool
     if not interleaved:
         return tuple(axis for axis, count in enumerate(sections[:3]) for _ in range(count))
     return tuple(j % 3 if j < 3 * sections[j % 3] else 0 for j in range(pairs))
+
+
+def read_four_axes(file: GGUFFile, pairs: int) -> tuple[int, ...]:
+    """Read which of four coordinates rotates each pair, in order. Raises ModelError."""
+    key = f"{file.architecture}.rope.dimension_sections"
+    sections = [int(each) for each in file.get(key, list[int])]
+    if len(sections) != 4 or min(sections) < 0 or sum(sections) != pairs:
+        raise ModelError(f"{file.path}: {key} = {sections!r:.40} must split {pairs} pairs into four parts")
+    return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
 
 
 def _factor(file: GGUFFile) -> float:

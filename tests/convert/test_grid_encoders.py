@@ -1,4 +1,4 @@
-"""Checkpoints of Kimi-VL, Kimi K2.5 and PaddleOCR-VL, with the names of their releases.
+"""Checkpoints of Kimi-VL, Kimi K2.5, PaddleOCR-VL and HunyuanOCR, with the names of their releases.
 
 Their tensors come from tests/data/vision. Converting a checkpoint must restore these tensors, and those of
 the projectors that llama.cpp's converter made.
@@ -69,8 +69,36 @@ ERNIE = {
     "hidden_act": "silu",
     "tie_word_embeddings": True,
 }
-# The text settings are at the top in PaddleOCR-VL.
+HUNYUAN = {
+    "hidden_size": 40,
+    "intermediate_size": 36,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "vocab_size": 307,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "rope_scaling": {"type": "xdrope", "alpha": 50.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]},
+    "hidden_act": "silu",
+    "tie_word_embeddings": True,
+}
+# The text settings are at the top in PaddleOCR-VL and HunyuanOCR.
 CONFIGS: dict[str, dict[str, Any]] = {
+    "hunyuanvl": {
+        "architectures": ["HunYuanVLForConditionalGeneration"],
+        **HUNYUAN,
+        "vision_config": {
+            "hidden_size": 24,
+            "intermediate_size": 52,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "max_image_size": 40,
+            "patch_size": 8,
+            "rms_norm_eps": 1e-5,
+        },
+    },
     "kimik25": {
         "architectures": ["KimiK25ForConditionalGeneration"],
         "text_config": DEEPSEEK,
@@ -117,7 +145,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
 }
+CLIP = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
 PREPROCESSORS: dict[str, dict[str, Any]] = {
+    "hunyuanvl": {"min_pixels": 8 * 256, "max_pixels": 30 * 256, **CLIP},
     "kimik25": {"media_proc_cfg": {"in_patch_limit": 160, "patch_limit_on_one_side": 512, **HALF}},
     "kimivl": {"in_token_limit": 4096, "pad_input": True, **HALF},
     "paddleocr": {"min_pixels": 8 * 256, "max_pixels": 40 * 256, **HALF},
@@ -129,6 +162,8 @@ TEXT = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
     "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.query_layernorm",
+    "attn_k_norm": "self_attn.key_layernorm",
     "attn_q_a_norm": "self_attn.q_a_layernorm",
     "attn_kv_a_norm": "self_attn.kv_a_layernorm",
     "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
@@ -161,7 +196,26 @@ SIGLIP = {
     "ffn_up": "mlp.fc1",
     "ffn_down": "mlp.fc2",
 }
+PERCEIVER = {
+    "v.patch_embd": "vit.embeddings.patch_embedding",
+    "v.position_embd": "vit.embeddings.position_embedding",
+    "v.blk": "vit.layers",
+    "v": "vit.perceive",
+    "ln1": "input_layernorm",
+    "ln2": "post_attention_layernorm",
+    "attn_out": "self_attn.o_proj",
+    **{f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"},
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+    "mm": "vit.perceive",
+    "mm.0": "vit.perceive.proj.0",
+    "mm.2": "vit.perceive.proj.2",
+    "mm.model.fc": "vit.perceive.mlp",
+    "mm.pre_norm": "vit.perceive.before_rms",
+    "mm.post_norm": "vit.perceive.after_rms",
+}
 SEEN = {
+    "hunyuanvl": PERCEIVER,
     "kimik25": MOONVIT
     | {
         "mm.input_norm": "mm_projector.pre_norm",
@@ -186,6 +240,10 @@ def joined(model: str, found: Arrays) -> Arrays:
         keys, values_ = found.pop(name), found.pop(name.replace("attn_k_b", "attn_v_b"))
         both = np.concatenate([keys.swapaxes(1, 2), values_], axis=1)
         found[name.replace("attn_k_b", "attn_kv_b")] = both.reshape(-1, both.shape[-1])
+    if model == "hunyuanvl":
+        table = found["v.position_embd.weight"]
+        found["v.position_embd.weight"] = np.concatenate([np.ones_like(table[:1]), table])
+        found["v.image_sep"] = found.pop("v.view_seperator")
     if model == "kimivl":
         table = found["v.position_embd.weight"]
         found["v.position_embd.weight"] = table.reshape(5, 5, -1)
@@ -202,7 +260,7 @@ def joined(model: str, found: Arrays) -> Arrays:
 
 def published(model: str, found: Arrays) -> Iterator[tuple[str, Any]]:
     """Yield the tensors of a file under the names of a release."""
-    prefix = "" if model == "paddleocr" else "language_model."
+    prefix = "language_model." if model.startswith("kimi") else ""
     for name, array in joined(model, found).items():
         table = SEEN[model] if name.startswith(("v.", "mm.")) else TEXT
         stem, kind = name.rsplit(".", 1)

@@ -28,6 +28,9 @@ from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, said
 PADS = {
     "glm4v": "<|image|>",
     "glm4vmoe": "<|image|>",
+    "hunyuanvl": "<｜hy_place▁holder▁no▁102｜>",
+    "hunyuanvldeep": "<｜hy_place▁holder▁no▁102｜>",
+    "hunyuanvluntied": "<｜hy_place▁holder▁no▁102｜>",
     "kimik25": "<|media_pad|>",
     "kimik25wide": "<|media_pad|>",
     "kimivl": "<|media_pad|>",
@@ -38,6 +41,7 @@ PADS = {
 MODELS = [*PADS]
 _KIMI = "<|im_user|>user<|im_middle|>PICTURE[EOS]<|im_assistant|>assistant<|im_middle|>"
 CHATS = {
+    "hunyuanvl": "PICTURE<｜hy_User｜>",
     "kimik25": _KIMI,
     "kimivl": _KIMI,
     "paddleocr": "User: PICTUREAssistant: ",

@@ -131,6 +131,19 @@ def test_coordinates_behind_an_image_go_on_at_its_longer_side() -> None:
     assert coordinates((plain,), range(9)).tolist() == [[index] * 3 for index in range(9)]
 
 
+def test_coordinates_of_numbered_images() -> None:
+    """The grid is between the first and the last row; text after an image continues at its position."""
+    image = Image({}, 8, (8,), grid=(2, 3), is_numbered=True)
+    runs = ImageRun(range(1, 9), image), ImageRun(range(10, 18), image)
+    whole = coordinates(runs, range(19), 4)
+    assert whole[[0, 1, 8, 9, 10, 17, 18]].tolist() == [[index] * 4 for index in (0, 1, 8, 9, 10, 17, 18)]
+    grid = [[column, row] for row in range(2) for column in range(3)]
+    assert whole[2:8].tolist() == [[2 + index, *place, 0] for index, place in enumerate(grid)]
+    assert whole[11:17].tolist() == [[11 + index, *place, 1] for index, place in enumerate(grid)]
+    for begin, end in ((0, 1), (1, 4), (3, 12), (8, 11), (12, 19)):
+        np.testing.assert_array_equal(coordinates(runs, range(begin, end), 4), whole[begin:end])
+
+
 @pytest.fixture(scope="module", params=[*MODELS, "Q4_0"])
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the files, and one with quantized matrices, whose products use other kernels."""

@@ -27,6 +27,7 @@ PROJECTORS = {
 """The module of this folder for each `projector_type`."""
 WITH_COORDINATES = {
     "glm4v": "qwenvl.glm4v",
+    "hunyuanvl": "qwenvl.hunyuanvl",
     "paddleocr": "qwenvl.paddleocr",
     "qwen2.5vl_merger": "qwenvl.qwen25vl",
     "qwen2vl_merger": "qwenvl.qwen2vl",

@@ -124,7 +124,7 @@ def prepare_batch(
         attended=attended,
         types=_types(shares) if program.takes_types else None,
         encoded=_room(sum(image.num_rows for image in attended), encoded) if attended else None,
-        coordinates=_coordinates(shares) if program.has_coordinates else None,
+        coordinates=_coordinates(shares, program.num_coordinates) if program.has_coordinates else None,
         adapters=_adapters(shares) if any(sequence.adapters for sequence, _ in shares) else None,
     )
     lengths = [len(sequence.slot.tokens) + count for sequence, count in shares]
@@ -140,9 +140,9 @@ def _types(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
     return np.array(found, np.int32)
 
 
-def _coordinates(shares: Items[tuple[Sequence, int]]) -> npt.NDArray[np.int32]:
+def _coordinates(shares: Items[tuple[Sequence, int]], axes: int) -> npt.NDArray[np.int32]:
     return np.concatenate(
-        [sequence.coordinates(len(sequence.slot.tokens), count) for sequence, count in shares]
+        [sequence.coordinates(len(sequence.slot.tokens), count, axes) for sequence, count in shares]
     )
 
 

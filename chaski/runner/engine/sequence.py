@@ -187,9 +187,9 @@ class Sequence(ABC):
         positions = range(begin, begin + count)
         return image_part(self.images, positions, self.restored.positions, self.slot.index)
 
-    def coordinates(self, begin: int, count: int) -> npt.NDArray[np.int32]:
-        """Return time, row and column of `count` tokens from `begin` on: (count, 3)."""
-        return coordinates(self.images, range(begin, begin + count))
+    def coordinates(self, begin: int, count: int, num_coordinates: int) -> npt.NDArray[np.int32]:
+        """Return the coordinates of `count` tokens from `begin` on: (count, num_coordinates)."""
+        return coordinates(self.images, range(begin, begin + count), num_coordinates)
 
     def known(self, begin: int, count: int) -> list[int]:
         """Return the tokens at `count` positions from `begin` on, proposed ones included."""
