@@ -10,7 +10,8 @@ begins at the number that a token would have there, n: its row (i, j) has (n, n 
 it continues at n plus the longer side of the grid, however many rows there are. So coordinates follow from
 the images before a token, and can be derived from its sequence: they are not stored. Dropping whole images
 and text lowers all three coordinates of what follows by the same number, its `extent`. A video is an image of
-several grids, one for each pair of frames, with the text of its time before each.
+several grids, one for each pair of frames, with the text of its time before each. The rows of another image
+may have `steps` instead of a grid: one number three times, which rows may share.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def coordinates(images: Images, positions: range, count: int = 3) -> npt.NDArray
             break
         if run.image.is_numbered:
             _number(run, number, positions, found)
-        elif run.image.grid is not None and end > positions.start:
+        elif (run.image.grid is not None or run.image.steps is not None) and end > positions.start:
             rows = np.arange(max(begin, positions.start) - begin, min(end, positions.stop) - begin)
-            places = np.stack([np.zeros_like(rows), *divmod(rows, run.image.grid[1])], axis=1)
+            places = _places(run.image, rows)
             first = begin + int(rows[0]) - positions.start
             found[first : first + len(rows)] = begin - saved + places
         saved += _saved(run)
@@ -108,6 +109,14 @@ def _number(run: ImageRun, number: int, positions: range, found: npt.NDArray[np.
         found[part, 1:] = np.stack([column, row, np.full_like(row, number)], axis=1)
 
 
+def _places(image: Image, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the coordinates of rows (n, 3), counted from the first row of their part of the image."""
+    if image.steps is not None:
+        return np.repeat(image.steps[rows, None].astype(np.int64), 3, axis=1)
+    assert image.grid is not None
+    return np.stack([np.zeros_like(rows), *divmod(rows, image.grid[1])], axis=1)
+
+
 def place(images: Images, position: int) -> int:
     """Return the number that is each coordinate of a token of text at `position`."""
     return position - sum(_saved(run) for run in images if run.positions.start < position)
@@ -120,6 +129,8 @@ def extent(images: Images, positions: range) -> int:
 
 def _saved(run: ImageRun) -> int:
     """Return how many numbers fewer than positions the rows of an image need."""
+    if run.image.steps is not None:
+        return len(run.positions) - int(run.image.steps.max()) - 1
     is_shorter = run.image.grid is not None and not run.image.is_numbered
     return len(run.positions) - max(run.image.grid or ()) if is_shorter else 0
 

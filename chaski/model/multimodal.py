@@ -62,6 +62,8 @@ class Image:
               part of the layout form one; models with several coordinates per token use it
     is_numbered  the grid begins after a row and ends before another. Its rows have four coordinates: their
               position, column and row, and the number of the image in its prompt
+    steps     instead of a grid, for models with coordinates: by how much all three coordinates of each row
+              exceed those of the first row
     digest    the same for images with the same content, and only for those
     """
 
@@ -73,6 +75,7 @@ class Image:
     order: npt.NDArray[np.int32] | None = None
     grid: tuple[int, int] | None = None
     is_numbered: bool = False
+    steps: npt.NDArray[np.int32] | None = None
     digest: int = field(init=False)
 
     @classmethod

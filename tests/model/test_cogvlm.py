@@ -1,0 +1,108 @@
+"""CogVLM with pictures against a plain computation of the published model, from a checkpoint to answers.
+
+tools/fixtures/make_cogvlm.py makes the expected numbers.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import chaski
+from chaski.convert.convert import convert
+from chaski.errors import ModelError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from tests.cogvlm import NAMES, PROMPTS, SIZES, checkpoint, expected
+from tests.image.pictures import png
+from tests.rewriting import all_tensors
+from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, quantized, said
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the checkpoint, its file, and the two files with the encoder apart."""
+    folder = checkpoint(tmp_path_factory.mktemp(name), name)
+    convert(folder, folder / "whole.gguf", "F32")
+    convert(folder, folder / "text.gguf", "F32", projector=folder / "mmproj.gguf")
+    return folder
+
+
+@cache
+def given(prompt: str) -> tuple[str, list[bytes]]:
+    """Return a prompt's text and its pictures."""
+    shown = [part for part in PROMPTS[prompt] if isinstance(part, int)]
+    text = "".join(
+        part if isinstance(part, str) else f"[img-{shown.index(part)}]" for part in PROMPTS[prompt]
+    )
+    return text, [png(*[*SIZES.values()][index]) for index in shown]
+
+
+def logits(path: Path, prompt: str, **options: Any) -> NDArray[np.float32]:
+    with chaski.load(path, **{"context": 128, "threads": 1, **options}) as model:
+        return np.asarray(model.logits(*given(prompt)))
+
+
+@pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
+def test_rows_are_those_of_the_published_encoder(
+    name: str, backend: str, tolerance: float, folder: Path
+) -> None:
+    bound = BoundEncoder(folder / "whole.gguf", backend)
+    for each, size in SIZES.items():
+        wanted = expected()[f"{name}/{each}.rows"]
+        found = bound.rows(bound.vision.read_image(png(*size)))
+        assert wanted.std() > 0.1
+        np.testing.assert_allclose(found[:, :-2], wanted, rtol=0, atol=tolerance)
+
+
+def test_ids_logits_and_answers_are_those_of_the_published_model(name: str, folder: Path) -> None:
+    with chaski.load(folder / "whole.gguf", context=128, kv_type="f32", threads=1) as model:
+        for prompt in PROMPTS:
+            wanted = {key: expected()[f"{name}/{prompt}.{key}"] for key in ("ids", "logits", "greedy")}
+            ids = np.array(model.tokenize(given(prompt)[0], images=given(prompt)[1]))
+            np.testing.assert_array_equal(np.maximum(ids, -1), wanted["ids"])
+            found = np.asarray(model.logits(*given(prompt)))[::3]
+            assert wanted["logits"].std() > 0.3
+            np.testing.assert_allclose(found, wanted["logits"], rtol=0, atol=5e-4, err_msg=prompt)
+            answer = model.generate(*given(prompt), num_predict=8, temperature=0, ignore_eos=True)
+            assert list(answer.token_ids) == wanted["greedy"].tolist(), prompt
+
+
+def test_two_files_are_as_one_and_as_text_alone(folder: Path) -> None:
+    whole = logits(folder / "whole.gguf", "two")
+    found = logits(folder / "text.gguf", "two", projector=folder / "mmproj.gguf")
+    np.testing.assert_array_equal(found, whole)
+    text = logits(folder / "whole.gguf", "text")
+    np.testing.assert_array_equal(logits(folder / "text.gguf", "text"), text)
+
+
+def test_bits_do_not_depend_on_others(folder: Path, tmp_path: Path) -> None:
+    options: Any = {"num_predict": 4, "temperature": 0, "logprobs": True}
+    for path in (folder / "whole.gguf", quantized(folder / "whole.gguf", tmp_path / "quantized.gguf")):
+        whole = logits(path, "two")
+        np.testing.assert_array_equal(logits(path, "two", num_batch=9, threads=2), whole)
+    with chaski.load(path, context=128, parallel=1, prompt_cache=False) as model:
+        alone = [said(model.generate(*given(prompt), **options)) for prompt in PROMPTS]
+    with chaski.load(path, context=128, parallel=3, num_batch=50) as model:
+        assert answers_at_once(model, map(given, PROMPTS), **options) == alone
+        assert answers_at_once(model, map(given, PROMPTS), **options) == alone
+
+
+def test_a_projector_without_a_gate(folder: Path, tmp_path: Path) -> None:
+    with open_gguf(folder / "mmproj.gguf") as file:
+        tensors = all_tensors(file)
+        del tensors["mm.up.weight"]
+        write_gguf(tmp_path / "other.gguf", dict(file.metadata), tensors)
+    with pytest.raises(ModelError, match=r"tensor mm\.up\.weight is missing"):
+        chaski.load(folder / "text.gguf", projector=tmp_path / "other.gguf")
