@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from chaski.image import CLIP
 from tests import families
 
 __all__ = [
@@ -112,7 +113,8 @@ def checkpoint(folder: Path, name: str) -> Path:
     """Write a checkpoint."""
     config = config_of(name)
     families.checkpoint(folder, config, shapes_of(config), 0)
-    (folder / "preprocessor_config.json").write_text(json.dumps({}))
+    settings = {"image_mean": list(CLIP.mean), "image_std": list(CLIP.std)}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     return folder
 
 

@@ -5,6 +5,7 @@ tools/fixtures/make_cogvlm.py makes the expected numbers.
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ import pytest
 from numpy.typing import NDArray
 
 import chaski
+from chaski.chat.image_rows import ImageRun, coordinates, extent, place
 from chaski.convert.convert import convert
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
+from chaski.model.multimodal import Image
 from tests.cogvlm import NAMES, PROMPTS, SIZES, checkpoint, expected
 from tests.image.pictures import png
+from tests.projector_files import assert_described
 from tests.rewriting import all_tensors
 from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, quantized, said
 
@@ -79,6 +83,10 @@ def test_ids_logits_and_answers_are_those_of_the_published_model(name: str, fold
             assert list(answer.token_ids) == wanted["greedy"].tolist(), prompt
 
 
+def test_the_projector_is_that_of_llama_cpps_converter(name: str, folder: Path) -> None:
+    assert_described(folder / "mmproj.gguf", json.loads(str(expected()[f"{name}/projector"])))
+
+
 def test_two_files_are_as_one_and_as_text_alone(folder: Path) -> None:
     whole = logits(folder / "whole.gguf", "two")
     found = logits(folder / "text.gguf", "two", projector=folder / "mmproj.gguf")
@@ -97,6 +105,18 @@ def test_bits_do_not_depend_on_others(folder: Path, tmp_path: Path) -> None:
     with chaski.load(path, context=128, parallel=3, num_batch=50) as model:
         assert answers_at_once(model, map(given, PROMPTS), **options) == alone
         assert answers_at_once(model, map(given, PROMPTS), **options) == alone
+
+
+def test_rows_share_coordinates() -> None:
+    image = Image({}, 5, (5,), steps=np.array([0, 1, 1, 1, 2], np.int32))
+    runs = ImageRun(range(2, 7), image), ImageRun(range(8, 13), image)
+    whole = coordinates(runs, range(15))
+    assert whole[:, 0].tolist() == [0, 1, 2, 3, 3, 3, 4, 5, 6, 7, 7, 7, 8, 9, 10]
+    assert (whole == whole[:, :1]).all()
+    for begin in range(15):
+        np.testing.assert_array_equal(coordinates(runs, range(begin, 15)), whole[begin:])
+    assert extent(runs, range(1, 8)) == 5
+    assert place(runs, 14) == 10
 
 
 def test_a_projector_without_a_gate(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,8 +22,9 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from tests.image.pictures import png
 from tests.mobilenet import END, NAMES, PROMPTS, SIZES, SOFT, checkpoint, expected
+from tests.projector_files import assert_described
 from tests.rewriting import all_tensors
-from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, quantized, said
+from tests.vision_oracle import BACKENDS, BoundEncoder
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -83,30 +83,7 @@ def test_ids_logits_and_answers_equal_those_of_transformers(name: str, folder: P
 
 
 def test_the_projector_is_that_of_llama_cpps_converter(name: str, folder: Path) -> None:
-    wanted = expected(name)["about"]["projector"]
-    with open_gguf(folder / "mmproj.gguf") as file:
-        found = {
-            key: [list(info.shape), blake2b(info.data.tobytes(), digest_size=8).hexdigest()]
-            for key, info in file.tensors.items()
-        }
-        assert found == wanted["tensors"]
-        keys = {key: value for key, value in wanted["keys"].items() if "audio" not in key}
-        assert file.metadata.keys() >= keys.keys()
-        for key, value in keys.items():
-            np.testing.assert_allclose(np.array(file.metadata[key]) == np.array(value), True, err_msg=key)
-
-
-def test_bits_do_not_depend_on_others(folder: Path, tmp_path: Path) -> None:
-    options: Any = {"num_predict": 4, "temperature": 0, "logprobs": True}
-    for path in (folder / "whole.gguf", quantized(folder / "whole.gguf", tmp_path / "quantized.gguf")):
-        whole = logits(path, "two")
-        np.testing.assert_array_equal(logits(path, "two", num_batch=9, threads=2), whole)
-    prompts = [(text, images(prompt)) for prompt, (text, _) in PROMPTS.items()]
-    with chaski.load(path, context=256, parallel=1, prompt_cache=False) as model:
-        alone = [said(model.generate(*prompt, **options)) for prompt in prompts]
-    with chaski.load(path, context=256, parallel=2, num_batch=50) as model:
-        assert answers_at_once(model, prompts, **options) == alone
-        assert answers_at_once(model, prompts, **options) == alone
+    assert_described(folder / "mmproj.gguf", expected(name)["about"]["projector"])
 
 
 def projector(

@@ -5,7 +5,6 @@ All patches of a picture have one position. The row after them is computed with 
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -27,6 +26,7 @@ ARCHITECTURE = Architecture(
     "prompt from another row of logits.",
 )
 
+_ENCODERS = {"cogvlm": "cogvlm"}
 _BASE = 10000.0  # no file changes it
 
 
@@ -97,7 +97,7 @@ class Layer(llama.Layer):
 class Model(llama.Model):
     """The model. Without an encoder of pictures, their matrices stay in the file."""
 
-    projectors = MappingProxyType({"cogvlm": "cogvlm"})
+    projectors = _ENCODERS
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         self._sees = projector is not None or "cogvlm.vision.block_count" in file.metadata
