@@ -27,8 +27,7 @@ LEFT_OUT = {
     "GrokForCausalLM": "the names of its tensors are those of a checkpoint that is not published any more",
     **dict.fromkeys(
         (
-            *("BailingMoeV3VLForConditionalGeneration", "KimiK25ForConditionalGeneration"),
-            "KimiVLForConditionalGeneration",
+            "BailingMoeV3VLForConditionalGeneration",
             *("Step3p7ForConditionalGeneration", "YoutuVLForConditionalGeneration"),
         ),
         "its pictures have an encoder that is not supported",

@@ -12,7 +12,7 @@ from chaski.convert.families import deepseek2, moonvit
 from chaski.convert.family import VISION_TENSORS, Row, VisionFamily
 from chaski.convert.latent import split_heads
 from chaski.convert.metadata import Metadata
-from chaski.convert.tensors import Mapped, third
+from chaski.convert.tensors import Mapped, equal_part
 
 _IMAGE_SIZE = 64 * 14  # llama.cpp's converter writes this for images of any size
 _MOST_PATCHES = 4096
@@ -43,7 +43,7 @@ def vision_tensors(config: Config) -> Iterator[Mapped]:
             "wqkv",
             (size, *columns),
             suffix,
-            partial(third, index),
+            partial(equal_part, index, 3),
             0.0,
             (3 * size, *columns),
         )
