@@ -67,6 +67,8 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
         DATA / "vision" / f"{name}.gguf"
         for name in (
             "gemma3",
+            "hunyuanvl",
+            "kimivl",
             "mistral3",
             "paddleocr",
             "qwen2vl",

@@ -264,7 +264,7 @@ def published(model: str, found: Arrays) -> Iterator[tuple[str, Any]]:
     for name, array in joined(model, found).items():
         table = SEEN[model] if name.startswith(("v.", "mm.")) else TEXT
         stem, kind = name.rsplit(".", 1)
-        outer, layer, inner = re.fullmatch(r"(?:(.*blk)\.(\d+)\.)?(.*)", stem).groups()  # type: ignore[union-attr]
+        outer, layer, inner = re.fullmatch(r"(?:(.*blk)\.(\d+)\.)?(.*)", stem).groups()
         if outer is None:
             own = table[stem]
         elif table is TEXT:

@@ -75,7 +75,7 @@ class Merger(Module):
 
 class Vision(encoder.Vision):
     v: Tower  # type: ignore[assignment]
-    mm: Merger
+    mm: Merger  # type: ignore[assignment]
     marks = ("<｜hy_place▁holder▁no▁100｜>", "<｜hy_place▁holder▁no▁101｜>")
     unused = ("v.view_seperator",)
 
