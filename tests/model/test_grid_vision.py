@@ -19,7 +19,10 @@ from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.model import encoder as encoder_program
+from chaski.model.file_dialects import open_model
 from chaski.model.projectors.qwenvl import encoder
+from chaski.model.registry import build_model, vision_of
+from tests import families
 from tests.image.pictures import png
 from tests.rewriting import all_tensors
 from tests.tiny_vision import DATA, write_text_part
@@ -137,6 +140,17 @@ def test_a_long_picture_takes_at_most_half_of_the_context() -> None:
         with chaski.load(file(model), context=40, threads=1) as loaded:
             ids = np.array(loaded.tokenize("a [img-0]", images=[png(900, 40)]))
             assert 1 <= (ids < 0).sum() <= 20
+
+
+def test_pictures_of_glm_are_between_its_own_tokens() -> None:
+    """GLM 5.2 has the encoder of Kimi K2.5."""
+    with (
+        open_model(families.converted(next(name for name in families.FIRST if "glm_dsa" in name))) as text,
+        open_model(DATA / "kimik25-mmproj.gguf") as projector,
+    ):
+        vision: Any = vision_of(build_model(text, projector))
+        before, _, after = vision.read_image(png(20, 30)).layout
+    assert (before, after) == ("<|begin_of_image|>", "<|end_of_image|>")
 
 
 def test_a_table_that_is_not_a_square(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.graph import Rope
 from chaski.model.arch import deepseek32
 from chaski.model.architecture import Architecture
+from chaski.model.multimodal import MultimodalProcessor
+from chaski.model.projectors.moonvit import kimik25
+from chaski.model.projectors.qwenvl import glm4v
 
 ARCHITECTURE = Architecture(
     "glm-dsa",
     "GLM 5 to 5.2",
     tools=("glm-4.7",),
     thinking=("glm-4.7",),
-    notes="Blocks for multi-token prediction are left out. The keys of indexers are not turned by a Hadamard "
-    "matrix before they are rounded, unlike in llama.cpp.",
+    notes="Pictures with a projector of Kimi K2.5. Blocks for multi-token prediction are left out. The keys "
+    "of indexers are not turned by a Hadamard matrix before they are rounded, unlike in llama.cpp.",
     reads=("leading_dense_block_count", "nextn_predict_layers"),
 )
 
@@ -25,6 +28,13 @@ class Model(deepseek32.Model):
         super().__init__(file, projector)
         shared = (f"blk.{index}.indexer." for index, own in enumerate(self._has_indexer) if not own)
         self.unused = (*self.unused, *shared)
+
+    def encoder(self, file: GGUFFile, projector: GGUFFile | None) -> MultimodalProcessor | None:
+        """Return the image encoder. GLM 5.2's is that of Kimi K2.5, between the tokens of GLM."""
+        vision = super().encoder(file, projector)
+        if isinstance(vision, kimik25.Vision):
+            vision.marks = glm4v.Vision.marks
+        return vision
 
     def with_indexer(self, file: GGUFFile) -> list[bool]:
         """Return the key's values; without it, GLM 5.2 has the first three and then every fourth indexer."""
