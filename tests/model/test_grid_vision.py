@@ -23,7 +23,7 @@ from chaski.model.file_dialects import open_model
 from chaski.model.projectors.qwenvl import encoder
 from chaski.model.registry import build_model, vision_of
 from tests import families
-from tests.image.pictures import png
+from tests.image.pictures import picture, png
 from tests.rewriting import all_tensors
 from tests.tiny_vision import DATA, write_text_part
 from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, said
@@ -151,6 +151,18 @@ def test_pictures_of_glm_are_between_its_own_tokens() -> None:
         vision: Any = vision_of(build_model(text, projector))
         before, _, after = vision.read_image(png(20, 30)).layout
     assert (before, after) == ("<|begin_of_image|>", "<|end_of_image|>")
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [((1, 100), (16, 1008)), ((9, 300), (16, 528)), ((300, 7), (656, 16)), ((90, 8), (176, 16))],
+)
+def test_thin_pictures_have_the_sizes_of_paddleocrs_processor(
+    size: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    with open_model(file("paddleocr")) as source:
+        vision: Any = vision_of(build_model(source))
+        assert vision.resized(picture(*size)).shape == (*wanted, 3)
 
 
 def test_a_table_that_is_not_a_square(tmp_path: Path) -> None:
