@@ -20,14 +20,17 @@ __all__ = [
     "NAMES",
     "PROMPTS",
     "SIZES",
+    "STEP",
     "checkpoint",
     "config_of",
     "expected",
+    "given",
     "shapes_of",
     "weights_of",
 ]
 
 DATA = Path(__file__).parent / "data" / "cogvlm.npz"
+STEP = 3  # between tokens whose logits are kept
 SIZES = {"wide": (41, 67), "high": (90, 50)}
 # A number stands for the picture of that place in SIZES.
 PROMPTS: dict[str, list[str | int]] = {
@@ -116,6 +119,15 @@ def checkpoint(folder: Path, name: str) -> Path:
     settings = {"image_mean": list(CLIP.mean), "image_std": list(CLIP.std)}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     return folder
+
+
+def given(prompt: str) -> tuple[str, list[tuple[int, int]]]:
+    """Return a prompt's text, and the sizes of its pictures."""
+    shown = [part for part in PROMPTS[prompt] if isinstance(part, int)]
+    text = "".join(
+        part if isinstance(part, str) else f"[img-{shown.index(part)}]" for part in PROMPTS[prompt]
+    )
+    return text, [[*SIZES.values()][index] for index in shown]
 
 
 @cache

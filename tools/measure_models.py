@@ -31,7 +31,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.channels.worker.client import Worker
 from chaski.runner.llm import LLM
-from tests import families, t5, tiny_vision
+from tests import cogvlm, families, mobilenet, t5, tiny_vision
 from tests.convert import checkpoints
 from tests.gemma4 import prompts as gemma4
 from tests.image.pictures import png
@@ -94,6 +94,7 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
     for name in gemma4.NAMES:
         paths.append(folder / "gemma4" / f"{name}.gguf")
         convert(DATA / "gemma4" / name, paths[-1], "F32")
+    paths += _with_encoders(folder)
     paths += [families.converted(name) for name in [*families.VARIANTS, *families.EMBEDDERS]]
     paths += [t5.converted(name, folder / "t5" / name) for name in t5.VARIANTS]
     for path in sorted(paths):
@@ -103,10 +104,22 @@ def models(folder: Path) -> Iterator[tuple[str, Path]]:
                 yield file.architecture, path
 
 
+def _with_encoders(folder: Path) -> Iterator[Path]:
+    """Yield the files of random checkpoints with encoders of images, converted in folders of their names."""
+    for name in mobilenet.NAMES:
+        mobilenet.checkpoint(folder / "mobilenet" / "in" / name, mobilenet.expected(name)["about"])
+        convert(folder / "mobilenet" / "in" / name, folder / "mobilenet" / f"{name}.gguf", "F32")
+        yield folder / "mobilenet" / f"{name}.gguf"
+    for name in cogvlm.NAMES:
+        cogvlm.checkpoint(folder / "seeing-cogvlm" / "in" / name, name)
+        convert(folder / "seeing-cogvlm" / "in" / name, folder / "seeing-cogvlm" / f"{name}.gguf", "F32")
+        yield folder / "seeing-cogvlm" / f"{name}.gguf"
+
+
 def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
     """Return all facts about a model."""
     # Prompts with tiles are longer. Phi's LongRoPE is measured at its trained context.
-    context = 192 if path.parent.name == "tiled" else 128
+    context = {"tiled": 192, "mobilenet": 256}.get(path.parent.name, 128)
     with chaski.load(path, context=context, kv_type="f32") as model:
         makes_text = model.pooling is None
         found: Measured = {
@@ -140,6 +153,8 @@ def difference_from_oracle(path: Path, model: LLM) -> float:
         "llama": _longest,
         "tiled": _tiles,
         "gemma4": _gemma4,
+        "mobilenet": _mobilenet,
+        "seeing-cogvlm": _cogvlm,
     }.get(path.parent.name)
     if path.stem in ("llava", "mllama"):
         pairs = _conversations
@@ -256,6 +271,20 @@ def _tiles(path: Path, model: LLM) -> _Pairs:
         for name, (text, pictures) in tiled.TEXTS.items():
             found = np.asarray(model.logits(text, [png(*tiled.SIZES[each]) for each in pictures]))
             yield found[wanted[f"{name}.places"]], wanted[f"{name}.logits"]
+
+
+def _mobilenet(path: Path, model: LLM) -> _Pairs:
+    wanted = mobilenet.expected(path.stem)
+    for name, (text, pictures) in mobilenet.PROMPTS.items():
+        found = np.asarray(model.logits(text, [png(*mobilenet.SIZES[each]) for each in pictures]))
+        yield found[wanted[f"{name}.places"]], wanted[f"{name}.logits"]
+
+
+def _cogvlm(path: Path, model: LLM) -> _Pairs:
+    for name in cogvlm.PROMPTS:
+        text, sizes = cogvlm.given(name)
+        found = np.asarray(model.logits(text, [png(*size) for size in sizes]))
+        yield found[:: cogvlm.STEP], cogvlm.expected()[f"{path.stem}/{name}.logits"]
 
 
 def _gemma4(path: Path, model: LLM) -> _Pairs:

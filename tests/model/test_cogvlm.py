@@ -21,7 +21,8 @@ from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.model.multimodal import Image
-from tests.cogvlm import NAMES, PROMPTS, SIZES, checkpoint, expected
+from tests import cogvlm
+from tests.cogvlm import NAMES, PROMPTS, SIZES, STEP, checkpoint, expected
 from tests.image.pictures import png
 from tests.projector_files import assert_described
 from tests.rewriting import all_tensors
@@ -46,11 +47,8 @@ def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cache
 def given(prompt: str) -> tuple[str, list[bytes]]:
     """Return a prompt's text and its pictures."""
-    shown = [part for part in PROMPTS[prompt] if isinstance(part, int)]
-    text = "".join(
-        part if isinstance(part, str) else f"[img-{shown.index(part)}]" for part in PROMPTS[prompt]
-    )
-    return text, [png(*[*SIZES.values()][index]) for index in shown]
+    text, sizes = cogvlm.given(prompt)
+    return text, [png(*size) for size in sizes]
 
 
 def logits(path: Path, prompt: str, **options: Any) -> NDArray[np.float32]:
@@ -76,7 +74,7 @@ def test_ids_logits_and_answers_are_those_of_the_published_model(name: str, fold
             wanted = {key: expected()[f"{name}/{prompt}.{key}"] for key in ("ids", "logits", "greedy")}
             ids = np.array(model.tokenize(given(prompt)[0], images=given(prompt)[1]))
             np.testing.assert_array_equal(np.maximum(ids, -1), wanted["ids"])
-            found = np.asarray(model.logits(*given(prompt)))[::3]
+            found = np.asarray(model.logits(*given(prompt)))[::STEP]
             assert wanted["logits"].std() > 0.3
             np.testing.assert_allclose(found, wanted["logits"], rtol=0, atol=5e-4, err_msg=prompt)
             answer = model.generate(*given(prompt), num_predict=8, temperature=0, ignore_eos=True)
