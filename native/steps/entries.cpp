@@ -34,8 +34,11 @@ void EntryAttentionStep::prepare(const Sizes& sizes) {
         check_span(window_.spans[i], i, sizes[history_dim_]);
         if (entries_.count == 0) check_span(entries_.spans[i], i, sizes[entries_dim_]);
     }
-    const bool has_few = sizes[tokens_dim_] < kItemsPerThread * threads_;
-    heads_ = has_few ? std::min(kHeads, window_.heads) : window_.heads;
+    heads_ = window_.heads;
+    if (sizes[tokens_dim_] < kItemsPerThread * threads_) {  // each thread gets a part of every token
+        const std::int64_t share = (window_.heads + threads_ - 1) / threads_;
+        heads_ = std::min(window_.heads, (share + kHeads - 1) / kHeads * kHeads);
+    }
 }
 
 std::size_t EntryAttentionStep::scratch_bytes() const {

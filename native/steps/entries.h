@@ -45,7 +45,8 @@ class EntryAttentionStep final : public Step {
     std::size_t scratch_bytes() const override;
 
    private:
-    static constexpr std::int64_t kHeads = 16;  // of an item, if there are few tokens
+    // The fewest heads of an item: each item gathers its entries again.
+    static constexpr std::int64_t kHeads = 4;
 
     std::int64_t parts() const { return (window_.heads + heads_ - 1) / heads_; }
     void attend(std::int64_t token, std::int64_t first_head, std::byte* scratch) const;
