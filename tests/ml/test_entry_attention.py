@@ -86,7 +86,7 @@ def plain(position: int, count: int) -> npt.NDArray[np.float64]:
     return y
 
 
-@pytest.mark.parametrize("count", [0, 50, 400])
+@pytest.mark.parametrize("count", [0, 50])
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_one_softmax_over_both(place: tuple[str, str], count: int) -> None:
     positions = [0, 2, 3, 4, 299, 301, 1025, 1299]
