@@ -14,7 +14,8 @@ namespace chaski::CHASKI_ISA {
 namespace {
 
 constexpr float kNoSize = 1e-15f, kDelta = 0.125f;
-constexpr float kTriedScales[] = {1.0f, 0.93f, 1.06f};
+// The scales for which entries are compared, over the best one without a codebook.
+constexpr float kTriedScales[] = {1.0f, 0.91f, 1.11f, 0.83f};
 constexpr int kMostElements = 32, kMostGroups = 4, kMostLevels = 8, kScales = 32;
 
 // A codebook: entries are words of levels, 2 bits each for groups of 8 elements, 3 bits for groups of 4.
@@ -37,7 +38,7 @@ EntryBook book_of(DType type) {
         case DType::IQ2_S:
             return {kIQ2_SWords, 1024, 8, 3, {8, 25, 43}, true, false, 0.75f, 1.5f};
         case DType::IQ3_XXS:
-            return {kIQ3_XXSWords, 256, 4, 8, {4, 12, 20, 28, 36, 44, 52, 62}, true, true, 0.75f, 1.3f, 3};
+            return {kIQ3_XXSWords, 256, 4, 8, {4, 12, 20, 28, 36, 44, 52, 62}, true, true, 0.75f, 1.3f, 4};
         case DType::IQ3_S:
             return {kIQ3_SWords, 512, 4, 8, {1, 3, 5, 7, 9, 11, 13, 15}, true, false, 0.75f, 1.3f};
         default:  // IQ1_S and IQ1_M, whose levels are moved by a delta

@@ -66,6 +66,32 @@ def test_importance_is_used_as_well_as_by_ggml(ggml: ctypes.CDLL, type: QuantTyp
     assert found < 1.01 * wanted + 1e-6
 
 
+def on_few_values(*values: float) -> Floats:
+    return floats(np.random.default_rng(3).choice(values, (64, 2048)), 2048)
+
+
+FEW_VALUES = {
+    "two": on_few_values(-0.1, 0.1),
+    "three": on_few_values(-0.1, 0, 0.1),
+    "four": on_few_values(-0.1, 0, 0.1, 0.2),
+    "seventeen": on_few_values(*range(-8, 9)),
+}
+# Blocks hold few values exactly but for the rounding of their scales to half precision.
+ROUNDED_SCALE = 2**-12
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("name", FEW_VALUES)
+@pytest.mark.parametrize("type", QUANTIZABLE)
+def test_few_values(ggml: ctypes.CDLL, type: QuantType, name: str, is_weighted: bool) -> None:
+    x = FEW_VALUES[name]
+    importance = IMPORTANCE if is_weighted and type in BY_IMPORTANCE else None
+    shares = 1 if importance is None else importance
+    data = (quantize(x, type, importance=importance), of_ggml(ggml, x, type, importance)())
+    found, wanted = (error(x, type, each, shares) for each in data)
+    assert found < 1.01 * wanted + ROUNDED_SCALE
+
+
 ROWS = 48  # of each matrix: all types of all matrices take minutes
 TEXT = Path(__file__).parents[1] / "data" / "evaluation.txt"
 
