@@ -28,7 +28,7 @@ __all__ = ["Checkpoint", "computing", "open_weights", "plain_name", "plan_conver
 # Prefixes that wrappers add to the names of a text model, in the order of any release.
 _WRAPPERS = re.compile(
     r"^(?:thinker\.|llm\.|model\.|language_model\.|text_model\.|bert\.|roberta\.|distilbert\."
-    r"|transformer\.(?!layer\.)|gpt_neox\.|backbone\.)+"
+    r"|transformer\.(?!layer\.)|gpt_neox\.|backbone\.|rwkv\.)+"
     r"|(?<=^vision_tower\.)vision_model\."
 )
 # Parts of a configuration that contain the settings of the text model or of a draft's layers.

@@ -179,16 +179,21 @@ class StreamNorm(Module):
 
 
 class HeadNorms(Module):
-    """A layer norm of each head of x (n, heads · size), with separate weights: (heads, size) in files."""
+    """A layer norm of each head of x (n, heads · size), with separate weights: (heads, size) in files.
+
+    The file may have biases of the same shape.
+    """
 
     def __init__(self, heads: int, size: int, eps: float, optional: bool = False) -> None:
         self._shape = heads, size
         self._norm = PlainLayerNorm(size, eps)
         self.weight = Weight((heads * size,), optional, stored=(heads, size))
+        self.bias = Weight((heads * size,), optional=True, stored=(heads, size))
 
     def __call__(self, x: Tensor) -> Tensor:
         heads, size = self._shape
-        return ops.multiply_vector(self._norm(x.reshape(heads, size)).reshape(heads * size), self.weight)
+        x = ops.multiply_vector(self._norm(x.reshape(heads, size)).reshape(heads * size), self.weight)
+        return ops.add_vector(x, self.bias) if self.bias.is_present else x
 
 
 Norm: TypeAlias = RMSNorm | LayerNorm
