@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+import numpy as np
+
 from chaski.convert.config import Config
 from chaski.convert.family import Family
 from chaski.convert.metadata import Metadata
@@ -103,7 +105,7 @@ def _turned(name: str, shape: TensorShape, source: str) -> Mapped:
 
 def _divided(name: str, shape: TensorShape, source: str, divisor: int) -> Mapped:
     def divide(x: F32) -> F32:
-        return x / divisor
+        return x * np.float32(1 / divisor)
 
     return Mapped(name, shape, (source,), function=divide if divisor > 1 else None)
 

@@ -139,11 +139,11 @@ class OwnTimeMix(TimeMix):
 
     def read(self, r: Tensor, decay: Tensor, k: Tensor, v: Tensor, cache: RecurrentLayer) -> Tensor:
         hidden, (states, *delayed) = self._sizes.hidden, (cache.states[0], *cache.states[3:])
-        before = [
+        w, k_before, v_before = (
             self.heads(_taps(each, (1.0, 0.0), rows, cache.segments))
             for each, rows in zip((decay, k, v), delayed, strict=True)
-        ]
-        y = ops.generalized_delta(self.heads(r), *before, states, cache.segments)
+        )
+        y = ops.generalized_delta(self.heads(r), w, k_before, v_before, states, cache.segments)
         products = ops.multiply_vector(ops.multiply(r, k), self.time_mix_first.weight)
         y = y + ops.scale_rows(self.heads(v), ops.head_sums(self.heads(products)))
         y = self._norm(y).reshape(hidden)
