@@ -1,4 +1,4 @@
-"""Latent attention on several nodes: one head of keys for all nodes, and matrices of single heads."""
+"""Latent and sparse attention on several nodes: one head of keys for all, and chosen cells on their way."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from tests.ml.sharded.test_same_bits import computed
 CASES = [
     *((variant, split) for variant in ("deepseek2/v2", "minicpm3/usual") for split in ("layers", "rows")),
     ("deepseek4/yarn", "rows"),
+    *(
+        (family, split)
+        for family in ("deepseek32/narrow", "minimax_m3/usual", "glm5_next/usual")
+        for split in ("layers", "rows")
+    ),
 ]
 
 
