@@ -55,9 +55,9 @@ def test_json_has_all_facts() -> None:
 
 
 def test_what_is_not_native_names_the_command_that_installs_the_extra() -> None:
-    result = CliRunner().invoke(chaski_command, ["models", "rwkv6"])
+    result = CliRunner().invoke(chaski_command, ["models", "wavtokenizer"])
     assert result.exit_code == 1
-    assert "no native architecture fits 'rwkv6'" in result.stderr
+    assert "no native architecture fits 'wavtokenizer'" in result.stderr
     assert "pip install 'chaski-llm[llama-cpp]'" in result.stderr
 
 
