@@ -13,6 +13,9 @@
 namespace chaski::CHASKI_ISA {
 namespace {
 
+// Elements of the same size have the same gain with each level. The highest level is tried first and kept,
+// because most codebooks have an entry of it alone.
+constexpr float kSameFit = 1.0f + 1e-5f;
 constexpr float kNoSize = 1e-15f, kDelta = 0.125f;
 // The scales for which entries are compared, over the best one without a codebook.
 constexpr float kTriedScales[] = {1.0f, 0.91f, 1.11f, 0.83f};
@@ -162,7 +165,7 @@ void fit_levels(const EntryBook& book, const Prepared& block, const float* weigh
         float tried[kLanes], sums[kLanes], products[kLanes];
         for (int r = 0; r < kLanes; ++r) {
             const float share = static_cast<float>(begin + r) / (kScales - 1);
-            tried[r] = inverse * (book.low + (book.high - book.low) * share);
+            tried[r] = inverse * (book.high - (book.high - book.low) * share);
         }
         const F32x16 by = load_f32(tried);
         F32x16 ll = splat(0.0f), xl = ll;
@@ -178,7 +181,7 @@ void fit_levels(const EntryBook& book, const Prepared& block, const float* weigh
         store_f32(products, xl);
         for (int r = 0; r < kLanes; ++r) {
             const float scale = sums[r] > 0.0f ? products[r] / sums[r] : 0.0f, gain = scale * products[r];
-            if (scale > 0.0f && gain > best.gain) best = {scale, gain};
+            if (scale > 0.0f && gain > kSameFit * best.gain) best = {scale, gain};
         }
     }
 }
