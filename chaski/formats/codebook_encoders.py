@@ -67,13 +67,15 @@ def _encode(
 
 def _levels_around(type: QuantType, exact: Floats, top: int) -> Floats:
     """Return the nearest level of each scale and those around it, (tries, blocks, sub-blocks)."""
-    return np.clip(np.rint(exact) + (_STEPS[:1] if type in _DELTAS else _STEPS), 0, top)
+    levels: Floats = np.clip(np.rint(exact) + (_STEPS[:1] if type in _DELTAS else _STEPS), 0, top)
+    return levels
 
 
 def _best_units(scales: Floats, sums: Floats) -> Floats:
     """Return the factor of each block's scales with the smallest error, from the sums of its sub-blocks."""
     products = (scales * sums[:, :, 1]).sum(axis=1)
-    return products * reciprocal((scales * scales * sums[:, :, 0]).sum(axis=1))
+    factors: Floats = products * reciprocal((scales * scales * sums[:, :, 0]).sum(axis=1))
+    return factors
 
 
 def _put_scale(blocks: PackedBlocks, d: Floats) -> None:

@@ -7,14 +7,19 @@ that the elements have with them.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from chaski import _native
 from chaski.formats.quant import Bytes, Floats
 from chaski.formats.scale_search import nearest_levels, reciprocal
 
 __all__ = ["LineBlocks", "LineSearch"]
+
+Halves: TypeAlias = NDArray[np.float16]
 
 _LARGEST_HALF = np.float32(65504)
 _STEPS = np.array([0, -1, 1], np.float32)[:, None, None]
@@ -29,8 +34,8 @@ class LineBlocks(Struct, frozen=True):
     (blocks, elements). error: the weighted sum of each block, (blocks, 1).
     """
 
-    d: Floats
-    dmin: Floats
+    d: Halves
+    dmin: Halves
     scales: Floats
     minimums: Floats
     levels: Bytes
@@ -86,7 +91,9 @@ class LineSearch(Struct, frozen=True):
         minimums = np.take_along_axis(minimums, of_minimum, axis=0)[0]
         sums = sums.reshape(*scales.shape, _NUM_SUMS)
         error = sums[:, :, 0].sum(axis=1, keepdims=True)
-        return LineBlocks(*halves, scales, minimums, levels.reshape(len(scales), -1), error), sums
+        return LineBlocks(
+            halves[0], halves[1], scales, minimums, levels.reshape(len(scales), -1), error
+        ), sums
 
     def _around(self, wanted: Floats, unit: Floats) -> Floats:
         """Return the multiples of the unit around the wanted numbers, the nearest one first."""

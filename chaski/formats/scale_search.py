@@ -27,6 +27,7 @@ __all__ = [
 _NEGLIGIBLE = 1e-15  # every half-precision scale for a smaller spread is zero
 _FEW_LEVELS = 8
 _GRID_STEPS = np.arange(-2.0, 1.1, 0.2)
+_FEW_LEVELS_STEPS = np.arange(-0.9, 1.0, 0.15)
 _EXTREME_STEPS = np.arange(-0.9, 1.0, 0.1)
 _SCALE_STEPS = np.arange(-0.9, 1.0, 0.1)
 _LISTED_STEPS = np.arange(-7.0, 7.5, 1.0)
@@ -67,7 +68,7 @@ def intervals(top: int) -> Floats:
     `top` itself comes first, from the lowest value, which finds the grid of weights that lie on one already.
     With few levels, much smaller numbers would make scales that differ too much for their own few levels.
     """
-    steps = _EXTREME_STEPS if top < _FEW_LEVELS else _GRID_STEPS
+    steps = _FEW_LEVELS_STEPS if top < _FEW_LEVELS else _GRID_STEPS
     return np.concatenate([[top], top + steps]).astype(np.float32)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chaski.formats.quant import Floats
+from chaski.formats.quant import Bytes, Floats
 from chaski.formats.scale_search import extreme, nearest_levels, reciprocal
 
 _SAME_LEVELS = 1e-6  # a relative spread of levels that only rounding can cause
@@ -137,7 +137,7 @@ def _projection(
 
 def lines(
     x: Floats, top: int, scales: Floats, minimums: Floats, weights: Floats
-) -> tuple[Floats, Floats, Floats]:
+) -> tuple[Bytes, Floats, Floats]:
     """Return the number of the best line of each row, the levels, and the sums."""
     least = np.full(len(x), np.inf, np.float32)
     choices, levels = np.zeros(len(x), np.uint8), np.zeros_like(x)

@@ -186,7 +186,7 @@ def test_logits_are_no_further_from_exact_than_those_of_llama_cpp(typed: Path, t
 
 @pytest.mark.parametrize("type", ["as published", *(type for type in TYPES if type not in UNPREDICTING)])
 def test_each_type_predicts_as_in_llama_cpp(typed: Path, type: str) -> None:
-    """Perplexities are equal within 0.5 %, and in exact arithmetic chosen tokens are nearly the likeliest.
+    """Perplexities are equal within 0.5 %, and our top tokens are nearly the likeliest in exact arithmetic.
 
     The rounding of activations is noise, so many tokens are needed: on 8,940 of them, the ratio of
     perplexities has a standard error of about 0.1 % (SmolLM2) or 0.14 % (Gemma 3).
