@@ -426,9 +426,12 @@ def test_noise(format, fragments, data):
     unthinking = parsed(format, portions, thinking=False)
     # Spaces alone are not a header, and are not shown.
     has_header = format == "glimmer" and ("<|message|>" in text or not text.strip())
+    # Nor are tags that are special tokens, which no text contains.
+    tags = (FORMATS[format].thinking or ()) if FORMATS[format].special else ()
     if (
         format != "harmony"
         and not has_header
+        and not any(tag in text for tag in tags)
         and not FORMATS[format].silent
         and not any(isinstance(piece, FoundCall) for piece in unthinking)
     ):
