@@ -22,7 +22,8 @@ ARCHITECTURE = Architecture(
     tools=("glm-4.7",),
     thinking=("glm-4.7",),
     notes="Text only. No speculative decoding: its states cannot drop tokens again.",
-    reads=("leading_dense_block_count", "nextn_predict_layers", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
+    reads=("leading_dense_block_count", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
+    leaves_out=("nextn_predict_layers",),
     fixed={"attention.causal": (True,), "kda.safe_gate": (True,)},
 )
 

@@ -23,7 +23,8 @@ ARCHITECTURE = Architecture(
     thinking=("deepseek3.2",),
     notes="Blocks for multi-token prediction are left out. The keys of indexers are not turned by a Hadamard "
     "matrix before they are rounded, unlike in llama.cpp.",
-    reads=("leading_dense_block_count", "nextn_predict_layers"),
+    reads=("leading_dense_block_count",),
+    leaves_out=("nextn_predict_layers",),
 )
 
 

@@ -33,13 +33,8 @@ ARCHITECTURE = Architecture(
     notes="Text only. Blocks for multi-token prediction are left out. A token keeps the entry of its group, "
     "so entries take as much memory as keys. The keys of indexers are not turned by a Hadamard matrix before "
     "they are rounded, unlike in llama.cpp.",
-    reads=(
-        "attention.sliding_window",
-        "embedding_length_out",
-        "nextn_predict_layers",
-        "swiglu_clamp_exp",
-        "swiglu_clamp_shexp",
-    ),
+    reads=("attention.sliding_window", "embedding_length_out", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
+    leaves_out=("nextn_predict_layers",),
 )
 
 

@@ -19,7 +19,8 @@ ARCHITECTURE = Architecture(
     tools=("hermes",),
     thinking=("hermes",),
     notes="Blocks for multi-token prediction are left out.",
-    reads=("attention.sliding_window", "nextn_predict_layers"),
+    reads=("attention.sliding_window",),
+    leaves_out=("nextn_predict_layers",),
 )
 
 

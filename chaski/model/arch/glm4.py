@@ -18,7 +18,7 @@ ARCHITECTURE = Architecture(
     tools=("glm-4",),
     thinking=("glm-4",),
     notes="Pictures, not videos, with a projector of GLM-4V. Blocks for multi-token prediction are left out.",
-    reads=("nextn_predict_layers",),
+    leaves_out=("nextn_predict_layers",),
 )
 
 

@@ -17,7 +17,8 @@ ARCHITECTURE = Architecture(
     thinking=("glm-4.7",),
     notes="Pictures with a projector of Kimi K2.5. Blocks for multi-token prediction are left out. The keys "
     "of indexers are not turned by a Hadamard matrix before they are rounded, unlike in llama.cpp.",
-    reads=("leading_dense_block_count", "nextn_predict_layers"),
+    reads=("leading_dense_block_count",),
+    leaves_out=("nextn_predict_layers",),
 )
 
 _LONG = 1 << 20  # the trained context of GLM 5.2, whose first files do not state its indexers

@@ -17,7 +17,7 @@ ARCHITECTURE = Architecture(
     tools=("nemotron-3-nano",),
     thinking=("nemotron-3-nano",),
     notes="Blocks for multi-token prediction are left out: states cannot drop tokens again.",
-    reads=("nextn_predict_layers",),
+    leaves_out=("nextn_predict_layers",),
     fixed={"attention.causal": (True,)},
 )
 
