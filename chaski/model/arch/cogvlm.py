@@ -31,7 +31,7 @@ _BASE = 10000.0  # no file changes it
 
 
 class Seen(Struct, frozen=True):
-    """What layers read of positions and pictures.
+    """The parts of positions and pictures that layers read.
 
     places (n,) are those of the rows of pictures. of_pictures and of_text (n, 1) are 1 and 0 for a row with
     the matrices of pictures, otherwise 0 and 1.

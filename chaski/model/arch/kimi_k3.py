@@ -153,7 +153,7 @@ class Layer(llama.Layer):
 
 
 class Model(HybridModel, deepseek2.Model):
-    """Kimi K3. Every so many layers, the input of a layer is kept for the mixtures of all later blocks."""
+    """Kimi K3. At equal distances, the input of a layer is kept for the mixtures of all later blocks."""
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
         super().__init__(file, projector)

@@ -1,4 +1,4 @@
-"""What answers of all kinds have in common: the way from tokens to events, and the end."""
+"""The common part of answers of all kinds: the way from tokens to events, and the end."""
 
 from __future__ import annotations
 

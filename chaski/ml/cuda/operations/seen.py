@@ -1,4 +1,4 @@
-"""What each token of a batch sees, and how attention divides it between thread blocks."""
+"""The cells that each token of a batch sees, and their division between thread blocks."""
 
 from __future__ import annotations
 
