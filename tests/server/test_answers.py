@@ -91,7 +91,7 @@ def test_errors_keep_their_status(fake: Running) -> None:
     assert reply.status == 404
     assert fake.get(f"/api/answers/{'f' * 22}").status == 404
     taken = [fake.post("/api/chat", body("g" * 22)).status for _ in range(2)]
-    assert taken == [200, 400]
+    assert taken == [200, 409]
 
 
 async def forever() -> ServiceEvents:

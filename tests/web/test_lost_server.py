@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from chaski.chat.requests import Generate
 from chaski.server.settings import Settings
 from tests.server.conftest import SOMEWHERE
 from tests.server.fake_worker import Script
@@ -131,6 +133,21 @@ def test_an_answer_of_a_server_that_was_restarted(
     try_again(page)
     assert "one two three" in ended(page).inner_text()
     assert page.locator(".answered .branches span").inner_text() == "2 / 2"
+
+
+def test_a_question_that_the_browser_sent_twice(fake: Running, script: Script, open_page: Open) -> None:
+    # Chromium does so by itself if a connection that it had used before breaks.
+    def send_twice(route: Any) -> None:
+        fake.post("/api/chat", json.loads(route.request.post_data))
+        route.continue_()
+
+    script.pieces = ("only ", "once")
+    page = open_page(fake)
+    page.route("**/api/chat", send_twice)
+    ask(page, "count")
+    assert "only once" in ended(page).inner_text()
+    assert page.locator("article").count() == 2
+    assert sum(isinstance(call, Generate) for call in script.asked) == 1
 
 
 def test_a_question_that_a_restarted_server_has_not_begun(

@@ -16,7 +16,7 @@ from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.errors import BusyError, OptionError, ResponseNotFoundError
 from chaski.server.answering.events import AnswerPiece, Delta, Finish, Score, ServiceEvents
 
-__all__ = ["Answer", "Answers"]
+__all__ = ["Answer", "AnswerExistsError", "Answers"]
 
 _PATIENCE = 60.0
 _KEPT_SECONDS = 600.0
@@ -24,6 +24,10 @@ _MAX_COUNT = 256
 _MAX_BYTES = 64 << 20
 _SCORE_BYTES = 300
 _ID = re.compile(r"[A-Za-z0-9_-]{22,64}")
+
+
+class AnswerExistsError(OptionError):
+    """The client has already begun an answer under this id."""
 
 
 @dataclass(eq=False)
@@ -93,12 +97,14 @@ class Answers:
         self._found: OrderedDict[tuple[str, str], Answer] = OrderedDict()
 
     def begin(self, owner: str, answer_id: str, model: str, events: ServiceEvents) -> Answer:
-        """Start to record an answer under an id that its client has drawn. Raises OptionError, BusyError."""
+        """Start to record an answer under an id that its client has drawn.
+
+        Raises OptionError, AnswerExistsError, BusyError."""
         if not _ID.fullmatch(answer_id):
             raise OptionError("answer_id must consist of 22 to 64 random letters, digits, - or _")
         key = (owner, answer_id)
         if key in self._found:
-            raise OptionError(f"answer_id '{answer_id}' is already in use; draw another one")
+            raise AnswerExistsError(f"answer_id '{answer_id}' is already in use; draw another one")
         self._make_room()
         answer = self._found[key] = Answer(model)
         answer.task = asyncio.create_task(self._read(key, answer, events))

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from chaski import errors
 from chaski.errors import BusyError, ChaskiError, ContextLengthError, OptionError
+from chaski.server.answering.answers import AnswerExistsError
 from chaski.server.network.arrivals import SlowBodyError
 from chaski.server.network.budget import TooLargeError
 
@@ -27,6 +28,7 @@ _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.BusyError, 503),
     (SlowBodyError, 408),
     (TooLargeError, 413),
+    (AnswerExistsError, 409),
     (errors.OptionError, 400),
     (errors.SamplingError, 400),
     (errors.UnsupportedError, 400),

@@ -131,8 +131,9 @@ export class Reception {
 
 function isLost(error: unknown, isAgain: boolean): boolean {
   if (!(error instanceof ServerError)) return false;
-  // A proxy answers so while its server starts.
-  return error.status === 0 || (isAgain && [502, 503, 504].includes(error.status));
+  // A browser sends a question again by itself if a connection that it had used before breaks: its answer exists (409).
+  // A proxy answers with the others while its server starts.
+  return error.status === 0 || (isAgain ? [502, 503, 504] : [409]).includes(error.status);
 }
 
 /** Waits until a time is over, the network is back, or `signal` aborts. */
