@@ -30,6 +30,7 @@ ChaskiError
 │   └── DeviceError           a GPU failed, and this process can no longer use it
 ├── ForkError                 the model was loaded before this process was forked
 ├── BusyError                 too many requests are already waiting
+│   └── NoReplicaError        no machine of the cluster can answer now
 ├── SamplingError             options or logits that cannot be sampled from
 └── OptionError               a bad argument, option or environment variable
     └── ContextLengthError    a prompt is longer than the context
@@ -63,6 +64,7 @@ __all__ = [
     "ModelError",
     "ModelNotFoundError",
     "ModelfileError",
+    "NoReplicaError",
     "NotSupportedError",
     "OptionError",
     "OutOfMemoryError",
@@ -218,6 +220,12 @@ class BusyError(ChaskiError):
     """Too many requests are already waiting. `retry_after` is in seconds."""
 
     retry_after = 1
+
+
+class NoReplicaError(BusyError):
+    """No machine of the cluster can answer now. Ask again after `retry_after` seconds."""
+
+    retry_after = 10
 
 
 class SamplingError(ChaskiError):

@@ -12,7 +12,7 @@ from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
 from chaski.chat.requests import Chat
 from chaski.cluster.replica_set import Place, ReplicaSet
 from chaski.cluster.resuming import Delivered, continued, repeatable
-from chaski.errors import ChaskiError, WorkerError, closed
+from chaski.errors import ChaskiError, NoReplicaError, WorkerError, closed
 from chaski.runner.channels.messages import (
     Answerable,
     CallHandle,
@@ -30,8 +30,10 @@ _log = logging.getLogger(__name__)
 # A request may crash replicas. When a replica dies, the suspicion is shared equally among its requests. A
 # request fails if its suspicion exceeds this value without a new token of its answer.
 _MOST_SUSPICION = 3.0
-# Maximum seconds that a request waits while no replica exists.
+# Maximum seconds that a request waits while no replica exists and none makes progress in loading.
 _LONGEST_WAIT = 120.0
+# A request waits for new replicas until this many in a row have died while they loaded the model.
+_MOST_FAILED_LOADS = 5
 # Only prompts with more computed tokens are used to measure a replica's speed.
 _TELLING = 200
 
@@ -47,7 +49,7 @@ class _Routed(Generic[C]):
         self._put = put
         self._handle: CallHandle | None = None
         self._suspicion = 0.0
-        self._waits_since = monotonic()
+        self._begin_to_wait()
         self._is_over = False
 
     def begin(self) -> None:
@@ -73,9 +75,20 @@ class _Routed(Generic[C]):
             problem = self._replicas.problem
             self._end(type(problem)(str(problem)))
         elif monotonic() - max(self._waits_since, self._replicas.moved_at) > _LONGEST_WAIT:
-            self._end(WorkerError(f"there has been no replica for {_LONGEST_WAIT:.0f} s"))
+            self._end(NoReplicaError(f"there has been no replica for {_LONGEST_WAIT:.0f} s"))
+        elif self._replicas.failed_loads - self._failed_loads >= _MOST_FAILED_LOADS:
+            self._end(
+                NoReplicaError(
+                    f"{_MOST_FAILED_LOADS} replicas in a row have died while they loaded the model; the logs "
+                    "of their nodes may say why"
+                )
+            )
         else:
             self._replicas.later(self._begin_again)
+
+    def _begin_to_wait(self) -> None:
+        self._waits_since = monotonic()
+        self._failed_loads = self._replicas.failed_loads
 
     def _begin_again(self) -> None:
         if not self._is_over:
@@ -91,7 +104,7 @@ class _Routed(Generic[C]):
             self._end(error)
             return
         _log.info("a request goes on with another replica: %s", error)
-        self._waits_since = monotonic()
+        self._begin_to_wait()
         self._begin_again()
 
 

@@ -94,12 +94,14 @@ class _Wanted(Struct, frozen=True):
 class Cluster:
     """A connection to Ray. A server uses `open_model` instead of `Worker`.
 
-    address address of the cluster's head: HOST:PORT, `auto` on one of its nodes, or LOCAL bounds of the
-    number of replicas of each model threads threads of each replica; None for all cores of the smallest node
-    shards the minimum and maximum number of nodes per replica, each with `threads` threads; the smallest
-    number with enough memory is used split how nodes divide a model: by layers or rows gpus GPUs of each
-    replica, or of each of its nodes; None uses one GPU if the cluster has any that the environment's backend
-    supports
+    address  of the cluster's head: HOST:PORT, `auto` on one of its nodes, or LOCAL
+    bounds   of the number of replicas of each model
+    threads  of each replica; None for all cores of the smallest node
+    shards   minimum and maximum number of nodes per replica, each with `threads` threads; the smallest number
+             with enough memory is used
+    split    how nodes divide a model: by layers or rows
+    gpus     of each replica, or of each of its nodes; None uses one GPU if the cluster has any that the
+             environment's backend supports
 
     Raises ClusterError if Ray cannot be started or reached, and MissingPackageError if it is not installed.
     """

@@ -34,8 +34,9 @@ _COMING = 60.0
 class Deployments:
     """A connection of this process to Ray, with a deployment of Ray Serve for each model.
 
-    address in Ray's format key key for the cluster, if it has none yet tell sends a message to the server;
-    called from several threads
+    address  in Ray's format
+    key      for the cluster, if it has none yet
+    tell     sends a message to the server; called from several threads
     """
 
     def __init__(self, address: str, key: bytes, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -161,8 +162,8 @@ class Deployments:
 class _Deployment:
     """The deployment of one model. A thread sends its requests to Ray one after the other.
 
-    nodes returns the current nodes reserves False for a cluster of one machine, which reserves no memory and
-    runs all shards
+    nodes     returns the current nodes
+    reserves  False for a cluster of one machine, which reserves no memory and runs all shards
     """
 
     def __init__(

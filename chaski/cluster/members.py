@@ -15,11 +15,15 @@ __all__ = ["Member", "Members", "node_label"]
 class Member(Struct, frozen=True, kw_only=True):
     """A replica that accepts connections, or one that is loading or failed to load the model.
 
-    name unique among all replicas, now and later node the machine that it runs on pid its process there
-    places answers that it computes in parallel share loaded share of the model, from 0 to 1; connections are
-    possible at 1 is_leaving it finishes its answers and accepts no more requests problem class and message of
-    its loading error; None without an error shards node and process of each shard, if several nodes compute
-    the replica generation starts at 0 and increases with each replacement of the model's replicas
+    name        unique among all replicas, now and later
+    node        the machine that it runs on; "" stands for a replica that fits on none
+    pid         its process there
+    places      answers that it computes in parallel
+    share       loaded share of the model, from 0 to 1; connections are possible at 1
+    is_leaving  it finishes its answers and accepts no more requests
+    problem     class and message of its loading error; None without an error
+    generation  starts at 0 and increases with each replacement of the model's replicas
+    shards      node and process of each shard, if several nodes compute the replica
     """
 
     name: str

@@ -23,7 +23,7 @@ from chaski.cluster.members import Member, node_label
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.serving import Connection
 from chaski.cluster.shards import ShardGroup
-from chaski.errors import ChaskiError, ClusterError, class_name
+from chaski.errors import ChaskiError, ClusterError, WorkerError, class_name
 from chaski.runner.channels.messages import CallHandle, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.channels.worker.client import Worker
 from chaski.store.store import Store
@@ -40,8 +40,9 @@ _NOTICED = 5.0
 class Replica:
     """The deployment. Requests bypass Ray: callers connect to the address in the directory.
 
-    key   of the cluster
-    generation as in `Member` shards number of nodes that compute it together
+    key         of the cluster
+    generation  as in `Member`
+    shards      number of nodes that compute it together
     """
 
     def __init__(self, options: ReplicaOptions, key: bytes, generation: int, shards: int = 1) -> None:
@@ -68,7 +69,8 @@ class Replica:
                 self._group = ShardGroup(options, shards, self._directory.key, self._end_at_once)
             self._worker = self._loaded()
         except ChaskiError as error:
-            if self._has_lost_a_shard(error):
+            # Only an error of the model or its options is a verdict about them.
+            if isinstance(error, WorkerError) or self._has_lost_a_shard(error):
                 self._end_at_once(str(error))
             self._change(problem=(class_name(error), str(error)))
             raise

@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 _ROUND = 0.5
 # Rounds between two queries of a replica's blocks.
 _BLOCK_ROUNDS = 4
+# Seconds for which a loading replica is missing in the directory before it counts as dead. A restarted
+# directory knows nobody for a second.
+_MISSING = 4.0
 # Assumed speed until answers were measured.
 _FIRST_SPEED = Speed(prefill=300.0, answer_seconds=5.0)
 
@@ -49,14 +52,21 @@ class ReplicaState(Struct, frozen=True):
 class Replacement(Struct, frozen=True):
     """Progress of a replacement: numbers of new replicas, active old ones and old ones finishing answers.
 
-    is_done True when no old replica is left and the required number of new ones runs problem why a new
-    replica could not load the model; None if none failed
+    is_done  True when no old replica is left and the required number of new ones runs
+    problem  why a new replica cannot load the model; None if none says so
     """
 
     num_new: int
     num_old: int
     is_done: bool
     problem: ChaskiError | None
+
+
+class _Load(Struct):
+    """A replica that loads the model: the loaded share, and when it was last listed."""
+
+    share: float
+    seen_at: float
 
 
 class Place(Struct, frozen=True):
@@ -70,9 +80,11 @@ class Place(Struct, frozen=True):
 class ReplicaSet:
     """Connects to new replicas and removes lost ones. Safe to use from several threads.
 
-    bounds limits of the number of replicas router routes by blocks of the prefix cache; None creates one
-    progress called with the loaded share while the first replicas load moved_at time of the last observed
-    loading progress, on `time.monotonic`
+    bounds        limits of the number of replicas
+    router        routes by blocks of the prefix cache; None creates one
+    progress      called with the loaded share while the first replicas load
+    moved_at      time of the last observed loading progress, on `time.monotonic`
+    failed_loads  number of replicas in a row that died while they loaded the model
     """
 
     def __init__(
@@ -97,8 +109,10 @@ class ReplicaSet:
         self._bounds = Bounds() if bounds is None else bounds
         self._scaler = Scaler(self._bounds, monotonic())
         self._progress = progress
-        self._shares: dict[str, float] = {}
+        self._loading: dict[str, _Load] = {}
+        self._generation = 0
         self.moved_at = monotonic()
+        self.failed_loads = 0
         self._is_closed = threading.Event()
         self._waiting: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._watch, name="chaski-replicas", daemon=True)
@@ -208,6 +222,7 @@ class ReplicaSet:
         with self._lock:
             self._problem = None
             generation = 1 + max((member.generation for member, _ in self._peers.values()), default=0)
+            self._generation = generation
         self._members.replace(generation)
         return generation
 
@@ -249,9 +264,10 @@ class ReplicaSet:
         members = self._members.list()
         if members is None:
             return
+        self._judge(members)
         for member in members:
             if member.problem is not None:
-                self._fail(member.problem)
+                self._loading.pop(member.name, None)
             elif member.share < 1:
                 self._note_loading(member)
             elif member.name not in self._numbers:
@@ -262,6 +278,27 @@ class ReplicaSet:
                 self._let_leave(self._numbers[member.name])
                 # It makes room for another replica, for which requests wait.
                 self.moved_at = monotonic()
+
+    def _judge(self, members: Sequence[Member]) -> None:
+        """Note why the model cannot be loaded, as long as a listed replica says so, and count dead loads."""
+        now = monotonic()
+        for member in members:
+            if (load := self._loading.get(member.name)) is not None:
+                load.seen_at = now
+        died = [name for name, load in self._loading.items() if now - load.seen_at > _MISSING]
+        problems = [
+            member.problem
+            for member in members
+            if member.problem is not None and (not member.node or member.generation >= self._generation)
+        ]
+        with self._lock:
+            self._problem = None
+            if problems:
+                kind, message = problems[0]
+                self._problem = error_class(kind)(message)
+        for name in died:
+            del self._loading[name]
+        self.failed_loads += len(died)
 
     def _connect_again(self, member: Member) -> None:
         """Reconnect to a lost replica that is still listed, for example after a broken link.
@@ -296,8 +333,9 @@ class ReplicaSet:
             adapters = list(self._adapters.values())
         for call in adapters:
             peer.start(call, _nothing)
+        self._loading.pop(member.name, None)
+        self.failed_loads = 0
         with self._lock:
-            self._problem = None
             self._numbers[member.name] = number
             self._peers[number] = member, peer
             self._router.join(number, member.places, _FIRST_SPEED)
@@ -307,10 +345,11 @@ class ReplicaSet:
         _log.info("replica %s of node %s answers", member.name, member.node)
 
     def _note_loading(self, member: Member) -> None:
-        if member.share != self._shares.get(member.name):
-            self._shares[member.name] = member.share
+        load = self._loading.setdefault(member.name, _Load(-1.0, monotonic()))
+        if member.share != load.share:
+            load.share = member.share
             self.moved_at = monotonic()
-            self._progress(max(self._shares.values()))
+            self._progress(max(each.share for each in self._loading.values()))
 
     def _let_leave(self, number: int) -> None:
         with self._lock:
@@ -326,11 +365,6 @@ class ReplicaSet:
             self._leaving.discard(number)
             self._peers.pop(number, None)
         return num_answers
-
-    def _fail(self, problem: tuple[str, str]) -> None:
-        kind, message = problem
-        with self._lock:
-            self._problem = error_class(kind)(message)
 
     def _wake(self) -> None:
         with self._lock:

@@ -20,7 +20,14 @@ from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.members import Member
 from chaski.cluster.model import ClusterModel
 from chaski.cluster.peer import Patience
-from chaski.errors import OutOfMemoryError, SamplingError, UnsupportedError, WorkerError
+from chaski.errors import (
+    GGUFError,
+    NoReplicaError,
+    OutOfMemoryError,
+    SamplingError,
+    UnsupportedError,
+    WorkerError,
+)
 from chaski.formats.quant import QuantType
 from chaski.server.telemetry.gauges import Gauges
 from tests.cluster.replicas import Replica, Replicas
@@ -261,6 +268,48 @@ def test_requests_wait_for_the_first_replica_and_hear_why_there_is_none(replicas
     )
     with pytest.raises(OutOfMemoryError, match="needs more"):
         model.generate("0")
+
+
+def test_a_verdict_ends_with_the_replica_that_gave_it(replicas: Replicas) -> None:
+    verdict = Member(
+        name="b", address=("", 0), node="n", pid=1, places=1, problem=("GGUFError", "it is cut off")
+    )
+    replicas.extra.append(verdict)
+    model = replicas.model()
+    with pytest.raises(GGUFError, match="cut off"):
+        model.generate("0")
+    replicas.extra.clear()
+    wait_until(lambda: model._replicas.problem is None)
+    threading.Timer(0.5, replicas.add).start()
+    assert model.generate("0", num_predict=3, ignore_eos=True).token_ids
+
+
+@pytest.mark.long
+def test_requests_wait_for_replicas_that_die_while_they_load(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaski.cluster.replica_set._MISSING", 0.1)
+    model = replicas.model()
+
+    def die(count: int) -> None:
+        for number in range(count):
+            loading = Member(name=f"{count} {number}", address=("", 0), node="n", pid=1, places=1, share=0.5)
+            replicas.extra.append(loading)
+            time.sleep(1.1)  # two rounds
+            replicas.extra.clear()
+
+    dying = threading.Thread(target=die, args=(2,))
+    dying.start()
+    threading.Timer(3.5, replicas.add).start()
+    assert model.generate("0", num_predict=3, ignore_eos=True).token_ids
+    dying.join()
+    for replica in list(replicas._all):
+        replicas.kill(replica)
+    dying = threading.Thread(target=die, args=(6,))
+    dying.start()
+    with pytest.raises(NoReplicaError, match="5 replicas in a row have died"):
+        model.generate("0")
+    dying.join()
 
 
 def test_a_leaving_replica_ends_what_it_has_and_takes_no_more(replicas: Replicas) -> None:
