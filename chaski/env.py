@@ -677,6 +677,14 @@ class Environment:
         default=300.0,
         unset="5m",
     )
+    grace: float = _variable(
+        "CHASKI_GRACE",
+        "duration",
+        "how long running answers may go on after the server was told to end",
+        _waiting_seconds,
+        default=5.0,
+        unset="5s",
+    )
     body_memory: int = _variable(
         "CHASKI_BODY_MEMORY",
         "number",

@@ -142,6 +142,15 @@ class Cluster:
         """Return the machines of the cluster, as of the last query to Ray."""
         return list(self._nodes)
 
+    def problem(self) -> str | None:
+        """Return why no model can be loaded now, or None. Replicas that run may still answer."""
+        silent = monotonic() - self._heard_at
+        if not self._is_connected or silent >= _FRESH:
+            return f"the cluster's head has not been reached for {silent:.0f} s"
+        if not any(node.cpus and not node.is_drained for node in self._nodes):
+            return "no node of the cluster has cores for models"
+        return None
+
     def open_model(
         self,
         path: Path,

@@ -98,6 +98,8 @@ ROUTES = (
     _raw("GET", "/robots.txt", PUBLIC, web.robots),
     _json("GET", "/health", PUBLIC, general.health),
     _json("GET", "/v1/health", PUBLIC, general.health),
+    _json("GET", "/health/ready", PUBLIC, general.health),
+    _json("GET", "/health/live", PUBLIC, general.live),
     _json("GET", "/metrics", USER, general.metrics),
     _json("GET", "/openapi.json", PUBLIC, general.openapi),
     _json("GET", "/docs", PUBLIC, general.docs),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 from collections.abc import Callable
@@ -26,17 +27,18 @@ from chaski.store.store import Store
 if TYPE_CHECKING:
     from chaski.cluster.connection import Cluster
 
-__all__ = ["listen", "serve", "server_config"]
+__all__ = ["Server", "listen", "serve", "server_config"]
 
 _BACKLOG = 1024
-_GRACE_SECONDS = 5
+# Seconds for the errors of requests that the end of the server cuts off.
+_LAST_WORDS = 2.0
 
 
 def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambda url: None) -> None:
     """Serve until SIGINT or SIGTERM. Calls `ready` with the URL as soon as the server accepts connections.
 
-    Running answers get a few seconds to finish; a second SIGINT stops them at once. Raises OptionError if the
-    server cannot listen on the address.
+    Running answers get `settings.grace` seconds to finish; a second SIGINT stops them at once. Raises
+    OptionError if the server cannot listen on the address.
     """
     listener = listen(settings)
     with ExitStack() as stack:
@@ -48,7 +50,7 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
 def _serve(app: Starlette, listener: socket.socket, settings: Settings, ready: Callable[[str], None]) -> None:
     host, port = listener.getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    server = _Server(server_config(app, settings))
+    server = Server(app, settings)
     with suppress(KeyboardInterrupt):  # before the server listens to signals
         server.run([listener])
 
@@ -74,12 +76,28 @@ def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
     return cluster
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server, except that it does not raise the received signal again when it ends."""
+class Server(uvicorn.Server):
+    """uvicorn's server, except for its end.
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    It does not raise the received signal again. Requests that are not answered within `settings.grace`
+    seconds get an error in the form of their API, before uvicorn would cut them off.
+    """
+
+    def __init__(self, app: Starlette, settings: Settings) -> None:
+        super().__init__(server_config(app, settings))
+        self._app, self._grace = app, settings.grace
         logging.getLogger("uvicorn.error").addFilter(self._is_news)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end_requests())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _end_requests(self) -> None:
+        await asyncio.sleep(self._grace)
+        await self._app.state.services.models.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit and sig == signal.SIGINT
@@ -107,7 +125,7 @@ def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
         proxy_headers=False,  # any client can send them, and the client's address decides what is shared
         lifespan="on",
         ws="none",
-        timeout_graceful_shutdown=_GRACE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(settings.grace + _LAST_WORDS),
     )
 
 

@@ -75,6 +75,7 @@ class Settings(Struct, frozen=True):
     header_timeout: float = 10.0
     body_timeout: float = 30.0
     read_timeout: float = 300.0
+    grace: float = 5.0
     body_memory: int = 1 << 30
     max_connections: int = field(default_factory=lambda: _usual_connections())
 
@@ -110,6 +111,7 @@ class Settings(Struct, frozen=True):
             header_timeout=environment.header_timeout,
             body_timeout=environment.body_timeout,
             read_timeout=environment.read_timeout,
+            grace=environment.grace,
             body_memory=environment.body_memory << 20,
             max_connections=environment.max_connections or _usual_connections(),
         )

@@ -12,12 +12,10 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from chaski.runner.channels.worker.client import Worker
 from chaski.server.app import create_app
 from chaski.server.models.loaded import OpenWorker
-from chaski.server.run import listen, server_config
+from chaski.server.run import Server, listen
 from chaski.server.settings import Settings
 from chaski.store.store import Store
 
@@ -80,7 +78,7 @@ def running(settings: Settings, folder: Path, open_worker: OpenWorker = Worker) 
     """Serve the models of a folder until the block ends."""
     listener = listen(settings)
     app = create_app(settings, Store(folder), open_worker)
-    server = uvicorn.Server(server_config(app, settings))
+    server = Server(app, settings)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

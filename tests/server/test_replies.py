@@ -121,7 +121,7 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
     ours |= {f"GET {path}" for path in gets}
     texts = {"GET /", "GET /api/status", "POST /v1/responses"}  # of the last one: as "response"
     texts |= {"GET /web/{name}", "GET /api/live/cache", "GET /api/answers/{id}", "DELETE /api/answers/{id}"}
-    texts |= {"GET /api/live", "GET /api/key"}
+    texts |= {"GET /api/live", "GET /api/key", "GET /health/ready", "GET /health/live"}
     heads = {name.replace("GET", "HEAD") for name in known | ours | texts}
     assert there - known == (ours | texts | heads) & there - known
 

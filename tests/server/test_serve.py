@@ -8,12 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def process(models: Path) -> Iterator[subprocess.Popen[str]]:
     environment = os.environ | {"OLLAMA_MODELS": str(models), "CHASKI_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment["CHASKI_GRACE"] = "1s"
     command = [sys.executable, "-m", "chaski", "serve", "--host", "127.0.0.1:0", "--verbose"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         yield process
@@ -69,10 +72,8 @@ def test_ctrl_c_ends_it_without_alarm(process: subprocess.Popen[str], times: int
     """One signal ends an idle server; a second one ends it also during an answer."""
     assert process.stderr is not None
     url = process.stderr.readline().split()[-1]
-    with chaski.load("guide") as model:
-        (end,) = model.tokenizer.eos_ids
-    endless = {"num_predict": 1_000_000 if times == 2 else 1, "logit_bias": {str(end): -100}}
-    body = json.dumps({"model": "guide", "prompt": "a", "raw": True, "options": endless}).encode()
+    options = {**endless(), "num_predict": 1_000_000 if times == 2 else 1}
+    body = json.dumps({"model": "guide", "prompt": "a", "raw": True, "options": options}).encode()
     with urllib.request.urlopen(f"{url}/api/generate", body, timeout=20) as response:
         response.readline()
         for _ in range(times):
@@ -82,6 +83,67 @@ def test_ctrl_c_ends_it_without_alarm(process: subprocess.Popen[str], times: int
     kinds = [line.split()[0] for line in process.stderr.read().splitlines()]
     assert kinds[0] == "Note:"  # the note of the loaded model
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", kind) for kind in kinds[1:])
+
+
+def endless() -> dict[str, object]:
+    """Options of the guide for an answer without an end."""
+    with chaski.load("guide") as model:
+        (end,) = model.tokenizer.eos_ids
+    return {"logit_bias": {str(end): -100}}
+
+
+def test_answers_that_outlive_the_grace_end_with_an_error_of_their_api(
+    process: subprocess.Popen[str],
+) -> None:
+    assert process.stderr is not None
+    url = process.stderr.readline().split()[-1]
+    asked = {"model": "guide", "messages": [{"role": "user", "content": "a"}]}
+    bodies: dict[str, dict[str, object]] = {
+        "api/chat": {**asked, "stream": False, "options": {**endless(), "num_predict": 100_000}},
+        "v1/chat/completions": {**asked, **endless(), "max_tokens": 100_000},
+    }
+    found: dict[str, tuple[int, object, str | None]] = {}
+
+    def ask(path: str, body: dict[str, object]) -> None:
+        try:
+            request = urllib.request.urlopen(f"{url}/{path}", json.dumps(body).encode(), timeout=30)
+            with request as response:
+                found[path] = response.status, json.load(response), None
+        except urllib.error.HTTPError as error:
+            found[path] = error.code, json.load(error), error.headers["Retry-After"]
+
+    threads = [threading.Thread(target=ask, args=each) for each in bodies.items()]
+    body = json.dumps({"prompt": "a", "raw": True, "model": "guide", "options": endless()}).encode()
+    with urllib.request.urlopen(f"{url}/api/generate", body, timeout=30) as response:
+        response.readline()
+        for thread in threads:
+            thread.start()
+        time.sleep(1.0)
+        process.send_signal(signal.SIGTERM)
+        *_, last = response
+    for thread in threads:
+        thread.join()
+    assert "unloaded before this was answered" in json.loads(last)["error"]
+    assert {path: (status, after) for path, (status, _, after) in found.items()} == dict.fromkeys(
+        bodies, (503, "1")
+    )
+    kinds = {path: body["error"] for path, (_, body, _) in found.items()}  # type: ignore[index]
+    assert "unloaded" in kinds["api/chat"]
+    assert "unloaded" in kinds["v1/chat/completions"]["message"]
+    assert process.wait(10) == 0
+
+
+def test_a_server_without_its_cluster_is_alive_but_not_ready(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems: list[str | None] = [None, "the head is gone", "the head is gone"]
+    monkeypatch.setattr(server.app.state, "cluster", SimpleNamespace(problem=lambda: problems.pop(0)))
+    assert server.get("/health/ready").status == 200
+    for path in ("/health", "/health/ready"):
+        reply = server.get(path)
+        assert (reply.status, reply.headers["retry-after"]) == (503, "10")
+        assert reply.json["reason"] == "the head is gone"
+    assert server.get("/health/live").json == {"status": "ok"}
 
 
 @pytest.mark.long

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.http.guard import has_key, may_change_models
 from chaski.server.telemetry.gauges import kv_cache_usage
 
-__all__ = ["API_VERSION", "docs", "health", "key", "metrics", "openapi", "status", "version"]
+__all__ = ["API_VERSION", "docs", "health", "key", "live", "metrics", "openapi", "status", "version"]
 
 API_VERSION = "0.32.15"
 """The version of Ollama's API; clients choose features by it."""
@@ -33,13 +33,25 @@ async def key(http: HTTPRequest) -> Reply:
     return {"may_change_models": may_change_models(http.request.headers, http.services.settings)}
 
 
+async def live(http: HTTPRequest) -> Reply:
+    """Report that the server's process responds. A process that does not should be started again."""
+    return {"status": "ok"}
+
+
 async def health(http: HTTPRequest) -> Reply:
-    """Report that the server is running, and its load to clients with a key."""
-    if not has_key(http.request.headers, http.services.settings):
-        return {"status": "ok"}
-    models = http.services.models
-    running = [{"model": each.name, "users": each.users} for each in models.loaded]
-    return {"status": "ok", "models": running, "waiting_for_load": models.waiting}
+    """Report whether the server can answer requests, and its load to clients with a key.
+
+    Status 503 with the reason while the cluster that computes its models cannot be used.
+    """
+    models, cluster = http.services.models, http.request.app.state.cluster
+    problem = None if cluster is None else cluster.problem()
+    report: dict[str, Any] = (
+        {"status": "ok"} if problem is None else {"status": "unavailable", "reason": problem}
+    )
+    if has_key(http.request.headers, http.services.settings):
+        report["models"] = [{"model": each.name, "users": each.users} for each in models.loaded]
+        report["waiting_for_load"] = models.waiting
+    return report if problem is None else JSONResponse(report, 503, {"Retry-After": "10"})
 
 
 async def openapi(http: HTTPRequest) -> Reply:

@@ -26,6 +26,7 @@ _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
     (errors.ResponseNotFoundError, 404),
     (errors.FileNotKnownError, 404),
     (errors.BusyError, 503),
+    (errors.ClosedError, 503),
     (SlowBodyError, 408),
     (TooLargeError, 413),
     (AnswerExistsError, 409),
@@ -42,6 +43,9 @@ _STATUSES: tuple[tuple[type[ChaskiError], int], ...] = (
 _CRASHED = (
     "model runner has unexpectedly stopped, this may be due to resource limitations or an internal error, "
     "check the server's log for details: "
+)
+_UNLOADED = (
+    "the model was unloaded before this was answered: the server ends, or its models change; ask again"
 )
 # A path would reveal the folders of this disk. Its last part is enough to identify the file.
 _FOLDERS = re.compile(r"(?<![\w:/.])/(?:[^\s/:'\"]+/)+")
@@ -88,6 +92,8 @@ def problem_of(error: Exception) -> Problem:
     text = _FOLDERS.sub("", str(error))
     if isinstance(error, ThreadError):
         return Problem(error.status, text, details=error.details)
+    if isinstance(error, errors.ClosedError):
+        return Problem(status, _UNLOADED, retry_after=BusyError.retry_after)
     if isinstance(error, errors.WorkerError):
         text = _CRASHED + text
     return Problem(

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from chaski.errors import BusyError, ChaskiError, OutOfMemoryError, WorkerError
+from chaski.errors import BusyError, ChaskiError, OutOfMemoryError, WorkerError, closed
 from chaski.server.models.kept_prefixes import KeptPrefixes
 from chaski.server.models.loaded import LoadedModel, ModelNeeds, OpenWorker
 from chaski.server.models.loading import load_model
@@ -49,6 +49,7 @@ class ModelPool:
         self._loads: dict[Path, _Load] = {}
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     @property
     def loaded(self) -> list[LoadedModel]:
@@ -103,7 +104,8 @@ class ModelPool:
                 await self._unload(loaded)
 
     async def close(self) -> None:
-        """Unload all models now."""
+        """Unload all models now. Requests for them fail with ClosedError."""
+        self._is_closed = True
         tasks = [*(load.task for load in self._loads.values()), *self._tasks]
         for task in tasks:
             task.cancel()
@@ -126,6 +128,8 @@ class ModelPool:
 
     async def _wait_for_load(self, needs: ModelNeeds) -> LoadedModel:
         """Load a model and claim it. Requests for the same model wait for the same load."""
+        if self._is_closed:
+            raise closed()
         if self.waiting >= self._settings.max_queue:
             raise BusyError("server busy, please try again.  maximum pending requests exceeded")
         load = self._loads.get(needs.path)
@@ -140,6 +144,8 @@ class ModelPool:
         except asyncio.CancelledError:
             if load.loaded is not None:
                 self._release(load.loaded)
+            if self._is_closed and load.task.cancelled():
+                raise closed() from None
             raise
         finally:
             load.waiting -= 1
