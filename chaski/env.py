@@ -313,6 +313,23 @@ class Environment:
         _count,
         unset="as few as the GPU's memory allows",
     )
+    cpu_moe: bool = _variable(
+        "CHASKI_CPU_MOE",
+        "switch",
+        "on: the experts of all layers stay on the processor; the rest of these layers is on a GPU",
+        _switch,
+        default=False,
+        unset="off",
+    )
+    override_tensor: str = _variable(
+        "CHASKI_OVERRIDE_TENSOR",
+        "patterns",
+        r"devices of tensors by their names, as for llama.cpp's -ot: `blk\.(1|2)\.ffn_.*_exps=CPU`, several "
+        "separated by commas",
+        str,
+        default="",
+        unset="none",
+    )
     sched_spread: bool = _variable(
         "OLLAMA_SCHED_SPREAD",
         "switch",

@@ -12,7 +12,7 @@ from chaski.chat.options import GenerateOptions, parse_options
 from chaski.chat.sources import StoredFormat
 from chaski.errors import OptionError
 from chaski.names import check_engine
-from chaski.options import OPTIONS, nearest, none_below_zero
+from chaski.options import OPTIONS, Kind, is_integer, nearest, none_below_zero
 from chaski.store.model import StoredModel
 from chaski.store.parameters import DEPRECATED, Parameter
 
@@ -42,7 +42,7 @@ class Defaults(Struct, frozen=True):
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    loading: Mapping[str, int] = field(default_factory=dict)
+    loading: Mapping[str, Any] = field(default_factory=dict)
     template: str | None = None
     system: str | None = None
     opening: Sequence[Mapping[str, str]] = ()
@@ -66,7 +66,7 @@ class Defaults(Struct, frozen=True):
             options["adapter"] = list(stored_adapters(model))
         parse_options(options)
         loading = {
-            key: _whole(key, value)
+            key: _setting(key, value)
             for key, value in model.parameters.items()
             if key in _LOADING - {"use_mmap"}
         }
@@ -116,9 +116,11 @@ def _engine(model: StoredModel) -> str | None:
     return check_engine(None if value is None else str(value))
 
 
-def _whole(name: str, value: Parameter) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+def _setting(name: str, value: Parameter) -> Parameter:
+    if OPTIONS[name].kind is Kind.INTEGER and not is_integer(value):
         raise OptionError(f"the model sets {name} to {value!r}; it must be a whole number")
+    if OPTIONS[name].kind in (Kind.FLAG, Kind.TEXT) and not OPTIONS[name].allows(value):
+        raise OptionError(f"the model sets {name} to {value!r:.100}; it must be {OPTIONS[name].wanted}")
     return value
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from chaski.chat.adapter_choices import AdapterChoice, AdapterOption, adapter_choices
 from chaski.chat.beams import BeamKeywords, BeamOptions, check_beams, is_search, taken_defaults
 from chaski.errors import OptionError
-from chaski.options import OPTIONS, REQUEST, Kind, from_json, names_of, none_below_zero
+from chaski.options import OPTIONS, REQUEST, Kind, from_json, is_number, names_of, none_below_zero
 from chaski.sample import SamplingOptions
 from chaski.sample.lark import AnswerFormat, AnswerPrefix, Constraint, ConstraintKind
 from chaski.sample.options import SamplingKeywords
@@ -122,16 +122,18 @@ class AnswerOptions(BeamOptions, frozen=True, kw_only=True):
 class RequestOptions(Struct, frozen=True):
     """generate: options of a generation, as `chaski.runner` takes them. The others are for loading.
 
-    gpus: `num_gpu` and `main_gpu`, where they are given.
+    placing: the options on devices that are given, see `PLACING`.
     """
 
     generate: Mapping[str, Any] = field(default_factory=dict)
     context: int | None = None
     threads: int | None = None
     engine: str | None = None
-    gpus: Mapping[str, int] = field(default_factory=dict)
+    placing: Mapping[str, Any] = field(default_factory=dict)
 
 
+PLACING = ("num_gpu", "main_gpu", "n_cpu_moe", "cpu_moe", "override_tensor")
+"""The options that place a model's parts on devices."""
 KNOWN_OPTIONS = frozenset(names_of(REQUEST))
 """The names that `checked_options` knows. `server/fields/audit.py` warns of others, or refuses them."""
 _LISTS = {name for name, option in OPTIONS.items() if option.kind in (Kind.TEXTS, Kind.TOKENS)}
@@ -184,9 +186,13 @@ def checked_options(raw: Mapping[str, Any]) -> RequestOptions:
         _at_least_0("num_ctx", values),
         _at_least_0("num_thread", values),
         values.get("engine"),
-        # In Ollama -1 leaves the choice to the server.
-        {name: values[name] for name in ("num_gpu", "main_gpu") if values.get(name, -1) >= 0},
+        {name: none_below_zero(name, values[name]) for name in PLACING if _is_set(values.get(name))},
     )
+
+
+def _is_set(value: object) -> bool:
+    """Return whether a placement is asked for. In Ollama -1 leaves the choice to the server."""
+    return value is not None and not (is_number(value) and value < 0)
 
 
 def merged_options(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,8 +207,8 @@ def constraints_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _token(key: object) -> object:
     """Return the token id that a JSON key spells; return other values unchanged, for a later check."""
-    is_number = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < _MAX_DIGITS
-    return int(key) if isinstance(key, str) and is_number else key
+    is_whole = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < _MAX_DIGITS
+    return int(key) if isinstance(key, str) and is_whole else key
 
 
 def _at_least_0(name: str, values: Mapping[str, Any]) -> int | None:

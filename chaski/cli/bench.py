@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from msgspec import Struct, to_builtins
@@ -121,7 +121,7 @@ def command(
     repeat: int,
     threads: int | None,
     backend: str | None,
-    num_gpu: int | None,
+    placing: dict[str, Any],
     as_json: bool,
     plot: str | None,
     with_plan: bool,
@@ -143,7 +143,7 @@ def command(
         return
     context = max(each.context for each in workloads)
     with load_with_bar(
-        model, threads=threads, context=context, parallel=max(batches), backend=backend, num_gpu=num_gpu
+        model, threads=threads, context=context, parallel=max(batches), backend=backend, **placing
     ) as loaded:
         loaded.logits([0])
         first_logits = seconds_since_process_start()

@@ -61,7 +61,7 @@ def command(
     most: int | None,
     threads: int | None,
     backend: str | None,
-    num_gpu: int | None,
+    placing: dict[str, Any],
     restart: bool,
     as_json: bool,
     plot: str | None,
@@ -97,7 +97,7 @@ def command(
 
     def load(stack: ExitStack) -> list[LLM]:
         return [
-            stack.enter_context(_loaded(each, name, context, threads, backend, num_gpu))
+            stack.enter_context(_loaded(each, name, context, threads, backend, placing))
             for each, name in zip(opened, names, strict=True)
         ]
 
@@ -180,16 +180,14 @@ def _loaded(
     context: int,
     threads: int | None,
     backend: str | None,
-    num_gpu: int | None,
+    placing: dict[str, Any],
 ) -> LLM:
     from chaski.progress_bar import ProgressBar
     from chaski.runner.evaluation.evaluation import BATCH_OUTPUTS
     from chaski.runner.loading.loader import load_parts
     from chaski.runner.loading.parts import ModelParts, PartOptions
 
-    asked = PartOptions(
-        threads=threads, context=context, parallel=1, num_outputs=BATCH_OUTPUTS, num_gpu=num_gpu
-    )
+    asked = PartOptions(threads=threads, context=context, parallel=1, num_outputs=BATCH_OUTPUTS, **placing)
     parts = ModelParts.of(opened, asked)
     with closing(ProgressBar(f"loading {name}")) as bar:
         return load_parts(parts, opened.defaults, backend, prompt_cache=False, progress=bar)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from msgspec import Struct
@@ -178,7 +178,7 @@ def command(
     draft: str | None,
     adapters: tuple[str, ...],
     backend: str | None,
-    num_gpu: int | None,
+    placing: dict[str, Any],
     nodes: str | None,
     split: str | None,
     engine: str | None,
@@ -219,7 +219,7 @@ def command(
         given["adapter"] = read_adapters(adapters)
     names = tuple(name for name, _ in given.get("adapter", ()))
     backend = with_nodes(backend, nodes, split)
-    opened = _Opener(threads, context, draft, names, backend, num_gpu, engine, keepalive, insecure)
+    opened = _Opener(threads, context, draft, names, backend, placing, engine, keepalive, insecure)
     with _keys_for_later(text is None):
         session = Session(opened(model), given, system, raw, verbose, name=model, open=opened)
         session.hides_thinking, session.wraps_words = hidethinking, not nowordwrap
@@ -262,7 +262,7 @@ class _Opener(Struct, frozen=True):
     draft: str | None
     adapters: tuple[str, ...]
     backend: str | None
-    num_gpu: int | None
+    placing: Mapping[str, Any]
     engine: str | None
     keepalive: str | None
     insecure: bool
@@ -272,11 +272,12 @@ class _Opener(Struct, frozen=True):
         name: str,
         num_ctx: int | None = None,
         num_thread: int | None = None,
-        num_gpu: int | None = None,
-        main_gpu: int | None = None,
         needed_context: int | None = None,
+        **placing: Any,
     ) -> Model:
         """Open a model. These arguments take precedence over the options of the command.
+
+        placing: options of `chaski.load` on devices; a number below 0 stands for the command's own
 
         Raises ModelNotFoundError, and UsageError for `--keepalive` without a server.
         """
@@ -286,9 +287,9 @@ class _Opener(Struct, frozen=True):
         loading: LoadOptions = {
             "threads": num_thread or self.threads,
             "context": num_ctx or self.context,
-            "num_gpu": self.num_gpu if num_gpu in (None, -1) else num_gpu,
-            "main_gpu": None if main_gpu == -1 else main_gpu,
         }
+        given = {name: value for name, value in placing.items() if value not in (None, -1)}
+        loading |= cast("LoadOptions", {**self.placing, **given})
         is_own_choice = bool(self.draft or self.adapters or self.engine or self.backend)
         is_own_choice |= any(value is not None for value in loading.values())
         served = None if is_own_choice or is_path(name) else _of_server(name)

@@ -21,7 +21,7 @@ from chaski.cli.terminal import echo_note, echo_text, visible
 from chaski.cli.tools import Tool, as_message, read_result
 from chaski.cli.typed_words import unescaped
 from chaski.errors import ChaskiError, ContextLengthError, OptionError, OutOfMemoryError
-from chaski.options import is_integer, none_below_zero
+from chaski.options import OPTIONS, is_integer, none_below_zero
 from chaski.regular_files import read_regular
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ __all__ = ["Session", "read_format", "read_think"]
 
 # Options of loading, with the minimum of each.
 _SHOWN_SCHEMA = 80
-_LOADING = {"num_ctx": 1, "num_thread": 1, "num_gpu": -1, "main_gpu": 0}
+_LOADING = {"num_ctx": 1, "num_thread": 1, "num_gpu": -1, "main_gpu": 0, "n_cpu_moe": -1}
+_PLACING = ("cpu_moe", "override_tensor")
 
 
 class Session(Struct):
@@ -71,7 +72,7 @@ class Session(Struct):
     renders_markdown: bool = True
     name: str = ""
     open: Callable[..., Model] | None = None
-    loading: dict[str, int] = field(default_factory=dict)
+    loading: dict[str, Any] = field(default_factory=dict)
     can_grow: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
     tools: list[Tool] = field(default_factory=list)
@@ -111,23 +112,26 @@ class Session(Struct):
         from chaski.chat.options import parse_options
         from chaski.cli.remote_model import RemoteModel
 
-        if name not in _LOADING:
+        if name in _PLACING:
+            if not OPTIONS[name].allows(value):
+                raise OptionError(f"option {name} is {value!r:.100}; it must be {OPTIONS[name].wanted}")
+        elif name not in _LOADING:
             value = none_below_zero(name, value)
             parse_options({name: value})
         elif not is_integer(value) or value < _LOADING[name]:
             least = _LOADING[name]
             raise OptionError(f"option {name} is {value!r}; it must be a whole number of at least {least}")
-        elif not isinstance(self.model, RemoteModel):
+        if name in (*_LOADING, *_PLACING) and not isinstance(self.model, RemoteModel):
             self._reload({**self.loading, name: value})
             return
         self.options[name] = value
 
-    def _reload(self, loading: dict[str, int]) -> None:
+    def _reload(self, loading: dict[str, Any]) -> None:
         """Reload the model with other settings. If that fails, reload it with the old ones and raise."""
         self._reopen(**loading)
         self.loading = loading
 
-    def _reopen(self, **loading: int) -> None:
+    def _reopen(self, **loading: Any) -> None:
         from chaski.cli.local import moved_prefixes
 
         assert self.open is not None, "a chat can open models"

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import ChaskiError, OptionError, UnsupportedError
-from chaski.ml.backend import Backend, BackendOptions, CPUOptions, Device, GPUOptions, NodesOptions, Options
+from chaski.ml.backend import (
+    Backend,
+    BackendOptions,
+    CPUOptions,
+    Device,
+    GPUOptions,
+    NodesOptions,
+    Options,
+    Override,
+)
 from chaski.ml.performance_model import Machine
 from chaski.names import AUTO
 
@@ -72,7 +81,7 @@ def open_together(
     split: str,
     shares: Sequence[float] | None,
     behind_first: int | None = None,
-    experts_on_first: int = 0,
+    overrides: Sequence[Override] = (),
 ) -> Backend:
     """Open several devices of this machine as one backend, with one thread per device.
 
@@ -82,13 +91,13 @@ def open_together(
     shares   each device's share of the layers; None for as much as its free memory allows
     behind_first  number of trailing layers that the devices after the first share in any case, counting the
                   output as one; None for any
-    experts_on_first  number of leading layers whose experts are on the first device
+    overrides  tensors that are on one of the devices wherever their layers are
 
     Raises what opening a device raises.
     """
     from chaski.ml.sharded import open_here
 
-    return open_here(devices, options, name, split, shares, behind_first, experts_on_first)
+    return open_here(devices, options, name, split, shares, behind_first, overrides)
 
 
 def _module(name: str) -> Any:

@@ -42,6 +42,7 @@ __all__ = [
     "Memory",
     "NodesOptions",
     "Options",
+    "Override",
     "ProgressCallback",
     "stored_type",
     "summed",
@@ -98,13 +99,20 @@ class NodesOptions(Struct, frozen=True):
     key_file: str | None = None
 
 
+class Override(Struct, frozen=True):
+    """Tensors whose names contain a match of `pattern`, a regular expression, are on `device`."""
+
+    pattern: str
+    device: str
+
+
 class GPUOptions(Struct, frozen=True):
     """Placement of a model on a machine with GPUs. Results are bit-identical for every placement.
 
     numbers      the GPUs that hold it
     layers       number of trailing layers on them, counting the output as one; the others stay on the
                  processor. None for everything
-    cpu_experts  number of leading layers whose experts are on the processor, wherever their other parts are
+    overrides    tensors with a device of their own, wherever their layers are; the first match counts
     shares       each GPU's share of the model; None for as much as its free memory allows
     split        `layers` or, over several GPUs that hold everything, `rows`
     spared       bytes of each GPU that stay free
@@ -112,7 +120,7 @@ class GPUOptions(Struct, frozen=True):
 
     numbers: tuple[int, ...] = (0,)
     layers: int | None = None
-    cpu_experts: int = 0
+    overrides: tuple[Override, ...] = ()
     shares: tuple[float, ...] | None = None
     split: str = "layers"
     spared: int = 0

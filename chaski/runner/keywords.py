@@ -42,6 +42,12 @@ class LoadOptions(TypedDict, total=False):
     main_gpu: int | None
     tensor_split: Sequence[float] | None
     n_cpu_moe: int | None
+    cpu_moe: bool | None
+    override_tensor: str | Sequence[str] | None
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
 
 
 _ANSWER = GenerateOptions.__annotations__.keys()
@@ -50,8 +56,13 @@ _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("projector", "draft"), lambda value: isinstance(value, str | os.PathLike), "a path or a name"),
     (("num_gpu", "main_gpu", "n_cpu_moe"), is_integer, "a whole number"),
     (("kv_type",), lambda value: isinstance(value, str), "the name of a type"),
-    (("flash_attention",), lambda value: isinstance(value, bool), "True or False"),
+    (("flash_attention", "cpu_moe"), lambda value: isinstance(value, bool), "True or False"),
     (("tensor_split",), lambda value: isinstance(value, list | tuple), "a list of numbers, one for each GPU"),
+    (
+        ("override_tensor",),
+        lambda value: isinstance(value, str) or _are_words(value),
+        "a text or a list of texts",
+    ),
 )
 """Options whose types nothing else checks."""
 _OTHERWISE: Mapping[str, str] = {

@@ -75,7 +75,7 @@ def test_a_model_is_loaded_anew_for_other_gpus() -> None:
 
     async def test(models: ModelPool) -> None:
         for gpus in ({}, {"num_gpu": 3}, {}, {"num_gpu": 3}, {"num_gpu": 3, "main_gpu": 1}, {"num_gpu": 0}):
-            await use(models, "a", gpus=gpus)
+            await use(models, "a", placing=gpus)
 
     with_models(test, script)
     assert [

@@ -27,11 +27,11 @@ def open_layout(
         host = open_backend("cpu", CPUOptions(threads=1, isa=cpu.isa, variants=cpu.variants))
         return CUDABackend(options, open_gpu(number), host, spared=gpus.spared)
 
-    is_on_cpu = gpus.layers is not None or gpus.cpu_experts > 0
+    is_on_cpu = gpus.layers is not None or any(each.device == HOST for each in gpus.overrides)
     if len(gpus.numbers) == 1 and not is_on_cpu:
         return open_on(gpus.numbers[0], options)
     on_cpu = {HOST: lambda options: open_backend("cpu", options, cpu)} if is_on_cpu else {}
     on_gpus = {f"cuda:{number}": partial(open_on, number) for number in gpus.numbers}
     shares = gpus.shares if gpus.shares is None else (*([1.0] * len(on_cpu)), *gpus.shares)
     layers = sys.maxsize if gpus.layers is None and is_on_cpu else gpus.layers
-    return open_together(on_cpu | on_gpus, options, name, gpus.split, shares, layers, gpus.cpu_experts)
+    return open_together(on_cpu | on_gpus, options, name, gpus.split, shares, layers, gpus.overrides)

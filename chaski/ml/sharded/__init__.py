@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from chaski.cluster_key import read_key
 from chaski.errors import OptionError
-from chaski.ml.backend import BackendOptions, NodesOptions
+from chaski.ml.backend import BackendOptions, NodesOptions, Override
 from chaski.ml.sharded.backend import ShardedBackend
 from chaski.ml.sharded.head import Members
 from chaski.ml.sharded.nodes import LocalNodes, RemoteNode
@@ -43,8 +43,16 @@ def open_here(
     split: str,
     shares: Sequence[float] | None,
     behind_first: int | None = None,
-    experts_on_first: int = 0,
+    overrides: Sequence[Override] = (),
 ) -> ShardedBackend:
     """Open several devices of this machine as one backend; see `open_together`."""
     members = Members(LocalNodes(devices).nodes, options.flash_attention)
-    return ShardedBackend(members, split, shares, behind_first, experts_on_first, name)
+    names = list(devices)
+    for each in overrides:
+        if each.device not in names:
+            raise OptionError(
+                f"override_tensor places {each.pattern!r:.100} on {each.device}, which has no other part of "
+                f"the model; the devices of the model are {', '.join(names)}"
+            )
+    known = [(each.pattern, names.index(each.device)) for each in overrides]
+    return ShardedBackend(members, split, shares, behind_first, known, name)

@@ -46,14 +46,14 @@ class ShardedBackend:
         split: str,
         shares: Sequence[float] | None,
         behind_first: int | None = None,
-        experts_on_first: int = 0,
+        overrides: Sequence[tuple[str, int]] = (),
         name: str = "sharded",
     ) -> None:
         """Create a backend of `members`. The last backend of these members to close also closes the members.
 
         shares  each member's share of the layers or of all rows; None for `usual_shares`
         behind_first  number of trailing layers on the members after the first, see `LayerSplit`
-        experts_on_first  number of leading layers whose experts are on the first member
+        overrides  regular expressions for names of weights, each with the member that has these
         name  the backend's name for `open_backend`
         """
         self.name = name
@@ -61,7 +61,7 @@ class ShardedBackend:
         self._split = split
         self._shares = shares
         self._behind_first = behind_first
-        self._experts_on_first = experts_on_first
+        self._overrides = overrides
         self._rounds = members.rule.startswith("native") and members.are_far
         self._number = members.add_backend()
         self._splitting: Splitting = RowSplit([1] * len(members)) if split == "rows" else LayerSplit([])
@@ -86,7 +86,7 @@ class ShardedBackend:
     @property
     def stages(self) -> int:
         """The number of members if they have consecutive layers; one if all take part in every layer."""
-        is_in_order = self._split == "layers" and not self._experts_on_first
+        is_in_order = self._split == "layers" and not self._overrides
         return len(self._members) if is_in_order else 1
 
     @property
@@ -211,8 +211,8 @@ class ShardedBackend:
 
     def sibling(self) -> ShardedBackend:
         self._ask_all("sibling")
-        on_first = self._behind_first, self._experts_on_first
-        return ShardedBackend(self._members, self._split, self._shares, *on_first, self.name)
+        places = self._behind_first, self._overrides
+        return ShardedBackend(self._members, self._split, self._shares, *places, self.name)
 
     def memory(self) -> Memory:
         parts = []
@@ -258,7 +258,7 @@ class ShardedBackend:
             speeds = [found["speed"] for found, _ in replies]
             shares, are_known = usual_shares(num_bytes, memory, speeds), all(speeds)
         if self._split == "layers":
-            return LayerSplit(shares, self._behind_first, self._experts_on_first)
+            return LayerSplit(shares, self._behind_first, self._overrides)
         return RowSplit(row_units(shares) if are_known else [1] * len(shares))
 
 

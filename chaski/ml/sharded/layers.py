@@ -16,7 +16,6 @@ from chaski.ml.sharded.placement import Held, HeldBuffer, HeldWeight, Placed, Un
 __all__ = ["LayerSplit"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_EXPERTS = re.compile(r"blk\.(\d+)\.\w+_(?:ch)?exps\b")
 _OF_EXPERTS = ("dispatch", "scale_by_expert", "combine")
 """Operations that are computed where the experts are, whose rows they sort and add up."""
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
@@ -30,15 +29,18 @@ class LayerSplit:
     """
 
     def __init__(
-        self, shares: Sequence[float], behind_first: int | None = None, experts_on_first: int = 0
+        self,
+        shares: Sequence[float],
+        behind_first: int | None = None,
+        overrides: Sequence[tuple[str, int]] = (),
     ) -> None:
         """Create a split with a number of trailing layers behind the first member; None for any number.
 
-        The output counts as one layer. The experts of the first `experts_on_first` layers are on the first
-        member, wherever the rest of their layers is.
+        The output counts as one layer. A weight whose name contains a match of one of the regular expressions
+        in `overrides` is on that member, wherever the rest of its layer is; the first match counts.
         """
         self._shares = shares
-        self._experts_on_first = experts_on_first
+        self._overrides = [(re.compile(pattern), member) for pattern, member in overrides]
         self._behind_first = behind_first
         self._last_layers: Sequence[int] = [0] * len(shares)
         self._held: dict[Weight, Sequence[HeldWeight]] = {}
@@ -59,13 +61,13 @@ class LayerSplit:
         self, weights: Sequence[tuple[Weight, TensorInfo]]
     ) -> Sequence[Sequence[tuple[Weight, TensorInfo]]]:
         """Place weights by layer. Raises OptionError if there are fewer layers than members."""
-        cut = [each for each in weights if not self._is_expert_on_first(each[0].name)]
+        cut = [each for each in weights if self._overridden(each[0].name) is None]
         self._last_layers = _cut(cut, self._shares, self._behind_first)
         on_each: list[list[tuple[Weight, TensorInfo]]] = [[] for _ in self._shares]
         is_tied = _is_tied(weights)
         for weight, info in weights:
-            members = {self._member_of(weight.name)}
-            if is_tied and weight.name == _TABLE:
+            members = {self.member_of(weight.name)}
+            if is_tied and weight.name == _TABLE and self._overridden(_TABLE) is None:
                 members.add(len(self._shares) - 1)
             held = [HeldWeight() for _ in self._shares]
             for member in members:
@@ -82,7 +84,7 @@ class LayerSplit:
         return on_each
 
     def heads(self, role: KVRole, heads: int, layer: int | None) -> Sequence[int]:
-        member = 0 if layer is None else self._member_of_layer(layer)
+        member = 0 if layer is None else self.member_of_layer(layer)
         return [heads if index == member else 0 for index in range(len(self._shares))]
 
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
@@ -132,9 +134,9 @@ class LayerSplit:
                 members[node] = members[groups]
         return members
 
-    def _is_expert_on_first(self, name: str) -> bool:
-        found = _EXPERTS.match(name)
-        return found is not None and int(found[1]) < self._experts_on_first
+    def _overridden(self, name: str) -> int | None:
+        """Return the member that a weight is on wherever its layer is; None for most weights."""
+        return next((member for pattern, member in self._overrides if pattern.search(name)), None)
 
     def _member_with(self, operand: Weight | KVBuffer, node: Tensor) -> int:
         """Return the member with an operand; for outputs from a table that two members have, the last one."""
@@ -144,15 +146,17 @@ class LayerSplit:
         assert isinstance(operand.handle, HeldBuffer), "a buffer of another backend"
         return next(index for index, own in enumerate(operand.handle.buffers) if own is not None)
 
-    def _member_of(self, name: str) -> int:
-        if self._is_expert_on_first(name):
-            return 0
+    def member_of(self, name: str) -> int:
+        """Return the member of a weight that is placed; of a table that computes outputs too, the first."""
+        if (member := self._overridden(name)) is not None:
+            return member
         layer = _LAYER.match(name)
         if layer is not None:
-            return self._member_of_layer(int(layer[1]))
+            return self.member_of_layer(int(layer[1]))
         return len(self._shares) - 1 if name.startswith("output") else 0
 
-    def _member_of_layer(self, layer: int) -> int:
+    def member_of_layer(self, layer: int) -> int:
+        """Return the member with a layer's keys and values."""
         ends = self._last_layers
         return next((index for index, end in enumerate(ends) if layer <= end), len(ends) - 1)
 

@@ -51,10 +51,9 @@ def _reserved(parts: ModelParts, backend: str | None) -> ReservedModel:
     else:
         wants_gpu = parts.flash_attention and parts.gpus.num_gpu != 0
         name, gpus = usual_backend() if wants_gpu else ("cpu", ())
-    if not gpus:
-        return ReservedModel(parts, name)
-    if parts.gpus.num_gpu == 0:
-        return ReservedModel(parts, "cpu")
+    if not gpus or parts.gpus.num_gpu == 0:
+        parts.gpus.on_processor()
+        return ReservedModel(parts, "cpu" if gpus else name)
     try:
         return _Search(parts, name, gpus).reserve()
     except UnsupportedError as error:

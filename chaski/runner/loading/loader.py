@@ -99,6 +99,8 @@ def load(
     main_gpu: int | None = None,
     tensor_split: Sequence[float] | None = None,
     n_cpu_moe: int | None = None,
+    cpu_moe: bool | None = None,
+    override_tensor: str | Sequence[str] | None = None,
     progress: ProgressOption = False,
     **unknown: Never,
 ) -> LLM:
@@ -136,6 +138,9 @@ def load(
     tensor_split  how much of the model each GPU takes; as much as its free memory allows by default
     n_cpu_moe     number of leading layers whose experts are on the processor, while the rest of these layers
                   is on a GPU; as few as the GPU's memory allows by default
+    cpu_moe       the experts of all layers are on the processor
+    override_tensor  devices of tensors by their names, in llama.cpp's form: PATTERN=DEVICE, where DEVICE is
+                  CPU or CUDA0 and so on, several separated by commas or in a list
     engine        native, or None for the one that has the architecture; llama.cpp computes in workers only
     progress      True draws a bar, also of a pull; a function is called with the loaded share, from 0 to 1
 
@@ -162,6 +167,8 @@ def load(
         main_gpu=main_gpu,
         tensor_split=tensor_split,
         n_cpu_moe=n_cpu_moe,
+        cpu_moe=cpu_moe,
+        override_tensor=override_tensor,
     )
     prompt_cache = plain(prompt_cache)
     found = model if isinstance(model, OpenedModel) else find_or_pull(model, progress is True)

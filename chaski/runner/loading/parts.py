@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -65,6 +66,8 @@ class PartOptions(Struct, frozen=True, kw_only=True):
     main_gpu: int | None = None
     tensor_split: Sequence[float] | None = None
     n_cpu_moe: int | None = None
+    cpu_moe: bool | None = None
+    override_tensor: str | Sequence[str] | None = None
 
 
 class ModelParts(Struct, frozen=True):
@@ -100,6 +103,16 @@ class ModelParts(Struct, frozen=True):
         flash = environment.flash_attention if asked.flash_attention is None else asked.flash_attention
         threads = thread_count(asked.threads, loading.get("num_thread") or environment.threads)
         size, reason = _size(model, network, asked, flash)
+        overrides = loading.get("override_tensor") if asked.override_tensor is None else asked.override_tensor
+        gpus = GPUWishes.of(
+            loading.get("num_gpu") if asked.num_gpu is None else asked.num_gpu,
+            loading.get("main_gpu") if asked.main_gpu is None else asked.main_gpu,
+            asked.tensor_split,
+            *_experts(asked, loading),
+            overrides,
+        )
+        if overrides is not None:  # those of the environment are for all models
+            gpus.check_names(model.file.tensors)
         return cls(
             network=network,
             file=model.file,
@@ -116,15 +129,17 @@ class ModelParts(Struct, frozen=True):
                 CPUOptions(threads, environment.isa, environment.variants, grows=isinstance(size, Sizing)),
                 _nodes_options(environment),
             ),
-            gpus=GPUWishes.of(
-                loading.get("num_gpu") if asked.num_gpu is None else asked.num_gpu,
-                loading.get("main_gpu") if asked.main_gpu is None else asked.main_gpu,
-                asked.tensor_split,
-                asked.n_cpu_moe,
-            ),
+            gpus=gpus,
             draft=draft,
             attached=attached,
         )
+
+
+def _experts(asked: PartOptions, loading: Mapping[str, Any]) -> tuple[int | None, bool | None]:
+    """Return `n_cpu_moe` and `cpu_moe`: those that are asked for, else the model's own."""
+    if asked.n_cpu_moe is not None or asked.cpu_moe is not None:
+        return asked.n_cpu_moe, asked.cpu_moe
+    return loading.get("n_cpu_moe"), loading.get("cpu_moe")
 
 
 def _drafts(

@@ -77,7 +77,7 @@ class Job(Struct, frozen=True):
             usual_context=self._bounded(usual if isinstance(usual, int) else None),
             trained=self.info.trained_context,
             threads=self.options.threads,
-            gpus=self.options.gpus,
+            placing=self.options.placing,
             engine=engine,
             keep_alive=self.request.keep_alive,
         )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -59,7 +59,7 @@ class ModelNeeds(Struct, frozen=True, kw_only=True):
     needed_context  number of tokens that a sequence should be able to hold if no context is set
     trained     context that the model was trained with; 0 if unknown
     engine      the engine that must compute the model
-    gpus        the placement on GPUs, as far as requested: `num_gpu`, `main_gpu`
+    placing     the placement on devices, as far as requested: options of `chaski.load`
     keep_alive  seconds for which the model stays in memory after this request
     """
 
@@ -74,7 +74,7 @@ class ModelNeeds(Struct, frozen=True, kw_only=True):
     trained: int = 0
     threads: int | None = None
     engine: str | None = None
-    gpus: Mapping[str, int] = field(default_factory=dict)
+    placing: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: float | None = None
 
 
@@ -99,7 +99,7 @@ class LoadedModel(Struct, eq=False):
     keep_alive: float
     projector: Path | None = None
     draft: Path | None = None
-    gpus: Mapping[str, int] = field(default_factory=dict)
+    placing: Mapping[str, Any] = field(default_factory=dict)
     is_longest: bool = False
     users: int = 0
     used_at: float = 0.0
@@ -129,7 +129,7 @@ class LoadedModel(Struct, eq=False):
             return False
         if needs.projector not in (None, self.projector) or needs.draft not in (None, self.draft):
             return False
-        if any(self.gpus.get(name) != number for name, number in needs.gpus.items()):
+        if any(self.placing.get(name) != number for name, number in needs.placing.items()):
             return False
         if needs.needed_context is not None and self.can_grow and needs.needed_context > self.info.context:
             return False

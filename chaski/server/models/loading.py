@@ -61,7 +61,7 @@ async def load_model(
         keep_alive=settings.keep_alive if needs.keep_alive is None else needs.keep_alive,
         projector=needs.projector,
         draft=needs.draft,
-        gpus=needs.gpus,
+        placing=needs.placing,
         used_at=time.time(),
     )
 
@@ -74,7 +74,7 @@ def _options(needs: ModelNeeds, parallel: int, claimed: int, settings: Settings)
         "threads": needs.threads,
         "parallel": parallel,
         "engine": needs.engine,
-        **needs.gpus,
+        **needs.placing,
     }
     if context is None and settings.cluster is not None:
         # The machines of a cluster have different memories, but all replicas answer alike.
