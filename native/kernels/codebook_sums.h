@@ -9,6 +9,8 @@
 // An entry of IQ3 has four elements, so a register holds those of eight rows.
 #pragma once
 
+#include <bit>
+
 #include "blocks.h"
 
 namespace chaski::CHASKI_ISA {
@@ -88,18 +90,22 @@ struct EntryParts {
         _mm256_store_si256(reinterpret_cast<__m256i*>(to) + 1, _mm256_unpackhi_epi8(low, high));
     }
 
-    // The four indices of each of some rows, by places in registers: of eight rows, or of a quad. It was
-    // measured which of them are faster to shift out of a word than to load one by one.
+    // The four indices of each of some rows, by places in registers: of eight rows, or of a quad. Loading an
+    // index takes fewer instructions than moving it out of a word, but loads are the next limit. So the first
+    // two rows load their indices of one byte, and the others rotate them out of a word. It was measured which
+    // indices of two bytes are faster to shift and which to load.
     template <int kRows>
     struct Indices {
         using Words = std::conditional_t<!kHasHigh, uint32_t,
                                          std::conditional_t<kHalves == 2, uint64_t, const uint16_t*>>;
+        static constexpr int kLoaded = 2;
+        const uint8_t* bytes[kLoaded];
         Words of[kRows];
 
         template <int I>
         CHASKI_INLINE size_t get(int place) const {
             if constexpr (!kHasHigh)
-                return static_cast<uint8_t>(of[place] >> 8 * I);
+                return place < kLoaded ? bytes[place][I] : static_cast<uint8_t>(std::rotr(of[place], 8 * I));
             else if constexpr (kHalves == 2)
                 return static_cast<uint16_t>(of[place] >> 16 * I);
             else
@@ -114,6 +120,7 @@ struct EntryParts {
             const uint8_t* low = block.low(run, half) + 32 * rows + 4 * row;
             const uint16_t* stored =
                 indices[run][half] + 32 * rows + 4 * (row / 2 % 2 * 4 + row / 4 * 2 + row % 2);
+            if constexpr (place < Indices<kRows>::kLoaded) all.bytes[place] = low;
             if constexpr (!kHasHigh)
                 all.of[place] = read<uint32_t>(low);
             else if constexpr (kHalves == 2)
@@ -128,10 +135,10 @@ struct EntryParts {
     }
 };
 
-// Bytes of 1, or -1 where the bit of `bits` is set.
-CHASKI_INLINE __m256i one_or_minus(__m256i signs, uint64_t bits) {
-    const __m256i own = _mm256_set1_epi64x(static_cast<int64_t>(bits));
-    return _mm256_or_si256(_mm256_cmpeq_epi8(_mm256_and_si256(signs, own), own), _mm256_set1_epi8(1));
+// Bytes above zero, or below it where the bit of `bits` is set in `signs`: 127, or 127 plus this bit.
+CHASKI_INLINE __m256i below_zero_where(__m256i signs, uint64_t bits) {
+    const __m256i own = _mm256_and_si256(signs, _mm256_set1_epi64x(static_cast<int64_t>(bits)));
+    return _mm256_add_epi8(own, _mm256_set1_epi8(127));
 }
 
 // Byte B of each row of quad Q of 8 rows, in 8 bytes.
@@ -185,7 +192,7 @@ CHASKI_INLINE void sum_entries_of_eight(const EntryParts<Format>& parts, int run
             if constexpr (Format::kHasDeltas)
                 levels = _mm256_or_si256(levels, signs);
             else
-                signs = one_or_minus(signs, 0x8040201008040201);
+                signs = below_zero_where(signs, 0x8040201008040201);
             for (int n = 0; n < N; ++n) {
                 __m256i x = _mm256_set1_epi64x(read<int64_t>(values + n * stride + 8 * kEntry));
                 if constexpr (!Format::kHasDeltas) x = _mm256_sign_epi8(x, signs);
@@ -208,7 +215,7 @@ CHASKI_INLINE void sum_entries_of_four(const EntryParts<Format>& parts, int run,
         if constexpr (i % 4 == 0)
             indices = parts.template indices_of<8>(run, i / 4, rows, [](int place) { return place; });
         const __m256i levels = entries_of<Format, i % 4>(indices);
-        const __m256i signs = one_or_minus(bytes_of_rows<i / 2>(own), 0x0804020108040201 << 4 * (i % 2));
+        const __m256i signs = below_zero_where(bytes_of_rows<i / 2>(own), 0x0804020108040201 << 4 * (i % 2));
         for (int n = 0; n < N; ++n) {
             const __m256i x = _mm256_set1_epi32(read<int32_t>(values + n * stride + 4 * i));
             add_levels<kMaxLevel<Format>, i.value, 8>(sums[n], pairs[n], levels, _mm256_sign_epi8(x, signs));
