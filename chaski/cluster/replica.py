@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
 
@@ -23,6 +24,7 @@ from chaski.cluster.members import Member, node_label
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.serving import Connection
 from chaski.cluster.shards import ShardGroup
+from chaski.cluster.watched_worker import WatchedWorker
 from chaski.errors import ChaskiError, ClusterError, WorkerError, class_name
 from chaski.runner.channels.messages import CallHandle, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.channels.worker.client import Worker
@@ -67,7 +69,7 @@ class Replica:
         try:
             if shards > 1:
                 self._group = ShardGroup(options, shards, self._directory.key, self._end_at_once)
-            self._worker = self._loaded()
+            self._worker = WatchedWorker(self._open_worker, self._note_share)
         except ChaskiError as error:
             # Only an error of the model or its options is a verdict about them.
             if isinstance(error, WorkerError) or self._has_lost_a_shard(error):
@@ -93,8 +95,8 @@ class Replica:
         self._worker.check_open()
 
     def check_health(self) -> None:
-        """Raise if the worker cannot be restarted, so that Ray Serve replaces this replica."""
-        self._worker.info()
+        """Raise if the model cannot be loaded again, so that Ray Serve replaces this replica."""
+        self._worker.check_health()
 
     def __del__(self) -> None:
         """End after all answers have finished, or after their time limit."""
@@ -113,15 +115,13 @@ class Replica:
         if self._group is not None:
             self._group.close()
 
-    def _loaded(self) -> Worker:
+    def _open_worker(self, progress: Callable[[float], None]) -> Worker:
         store = Store.default()
         places = {name: str(file.find(store)) for name, file in self._options.files.items()}
         path = places.pop("model")
         together = {} if self._group is None else {"backend": "sharded"}
         options = {**self._options.options, **places, **together}
-        worker = Worker(path, progress=self._note_share, **options)
-        worker.info()
-        return worker
+        return Worker(path, progress=progress, **options)
 
     def _has_lost_a_shard(self, error: ChaskiError) -> bool:
         """Return whether loading failed because a shard ended, rather than because of the model."""
@@ -139,7 +139,7 @@ class Replica:
         os._exit(1)
 
     def _note_share(self, share: float) -> None:
-        self._member = replace(self._member, share=min(share, 0.99))
+        self._member = replace(self._member, share=share)
 
     def _change(self, **changes: Any) -> None:
         self._member = replace(self._member, **changes)
@@ -148,6 +148,8 @@ class Replica:
     def _enter_regularly(self) -> None:
         while not self._is_over.wait(_HEARTBEAT):
             self._directory.enter(self._options.model, self._member)
+            if hasattr(self, "_listener"):  # the model is loaded
+                self._worker.watch()
 
     def _accept(self, end: socket.socket) -> None:
         connection = Connection(end, self)

@@ -266,11 +266,13 @@ class ReplicaSet:
             return
         self._judge(members)
         for member in members:
-            if member.problem is not None:
-                self._loading.pop(member.name, None)
-            elif member.share < 1:
+            if member.problem is None and member.share < 1:
                 self._note_loading(member)
-            elif member.name not in self._numbers:
+                continue
+            self._loading.pop(member.name, None)
+            if member.problem is not None:
+                continue
+            if member.name not in self._numbers:
                 self._connect(member)
             elif self._numbers[member.name] not in self._peers:
                 self._connect_again(member)
@@ -333,7 +335,6 @@ class ReplicaSet:
             adapters = list(self._adapters.values())
         for call in adapters:
             peer.start(call, _nothing)
-        self._loading.pop(member.name, None)
         self.failed_loads = 0
         with self._lock:
             self._numbers[member.name] = number
