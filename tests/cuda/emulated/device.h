@@ -32,18 +32,25 @@ using chaski::emulated::blockIdx;
 using chaski::emulated::gridDim;
 using chaski::emulated::threadIdx;
 
-#define CHASKI_KERNEL_AHEAD CHASKI_KERNEL
-#define CHASKI_KERNEL(name, Arguments)                                                                       \
-    static void name##_of_thread(const Arguments& a);                                                        \
-    extern "C" int name(const void* arguments, const unsigned* grid, unsigned threads, std::size_t shared) { \
-        return emulated::run(grid, threads, shared,                                                          \
-                             [arguments] { name##_of_thread(*static_cast<const Arguments*>(arguments)); });  \
-    }                                                                                                        \
+#define CHASKI_KERNEL(name, Arguments)             \
+    static void name##_behind(const Arguments& a); \
+    CHASKI_KERNEL_AHEAD(name, Arguments) {         \
+        chaski::device::begin();                   \
+        name##_behind(a);                          \
+    }                                              \
+    static void name##_behind(const Arguments& a)
+#define CHASKI_KERNEL_AHEAD(name, Arguments)                                                                \
+    static void name##_of_thread(const Arguments& a);                                                       \
+    extern "C" int name(const void* arguments, const unsigned* grid, unsigned threads, std::size_t shared,  \
+                        const std::size_t* memory) {                                                        \
+        return emulated::run(grid, threads, shared, memory,                                                 \
+                             [arguments] { name##_of_thread(*static_cast<const Arguments*>(arguments)); }); \
+    }                                                                                                       \
     static void name##_of_thread(const Arguments& a)
 
 namespace chaski::device {
 
-inline void begin() {}
+inline void begin() { emulated::begin(); }
 
 inline float as_float(std::int32_t x) { return __builtin_bit_cast(float, x); }
 inline std::int32_t as_int(float x) { return __builtin_bit_cast(std::int32_t, x); }

@@ -6,6 +6,9 @@
 #include <ucontext.h>
 #endif
 
+#include <signal.h>
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +27,7 @@ constexpr std::size_t kStack = 256 << 10;
 constexpr unsigned kMostThreads = 1024;
 constexpr std::size_t kMostShared = 227 << 10;
 constexpr std::uint8_t kCanary = 0x5a;
-enum Outcome { kDone, kDeadlock, kBadLaunch, kSharedOverrun };
+enum Outcome { kDone, kDeadlock, kBadLaunch, kSharedOverrun, kBadAccess };
 
 // A barrier where fibers wait until `size` of them have arrived, with the values that they bring. Two rounds
 // are separate, so that a fast fiber cannot overwrite a value that a slow one has not read.
@@ -39,8 +42,9 @@ struct Block {
 #endif
     std::uint8_t* stacks = new std::uint8_t[kMostThreads * kStack];
     bool is_over[kMostThreads] = {};
-    unsigned threads = 0, own = 0, alive = 0;
-    bool has_moved = false;
+    unsigned threads = 0, own = 0, alive = 0, beginning = 0;
+    bool has_moved = false, has_begun = false, has_failed = false;
+    const std::size_t* memory = nullptr;  // begins and sizes of memory that is protected until `begin`
     Meeting all, halves[kMostThreads / 16], warps[kMostThreads / 32];
     void (*body)(const void*) = nullptr;
     const void* argument = nullptr;
@@ -141,6 +145,34 @@ inline void barrier() {
     }
 }
 
+inline void protect(int how) {
+    for (const std::size_t* part = block().memory; *part != 0; part += 2) {
+        mprotect(reinterpret_cast<void*>(part[0]), part[1], how);
+    }
+}
+
+// Waits until all threads have come here or ended. Only then, earlier kernels have ended, and their memory
+// can be touched.
+inline void begin() {
+    Block& b = block();
+    ++b.beginning;
+    b.has_moved = true;
+    while (!b.has_begun) {
+        if (b.beginning >= b.alive) {
+            protect(PROT_READ | PROT_WRITE);
+            b.has_begun = b.has_moved = true;
+            return;
+        }
+        leave();
+    }
+}
+
+// The thread that touched wrong memory never continues.
+inline void fail(int) {
+    block().has_failed = true;
+    leave();
+}
+
 // The value that another thread of this half warp, or of this warp, has brought.
 template <class T, class Of>
 T exchange(T v, unsigned width, const Of& of) {
@@ -181,7 +213,7 @@ class Order {
 };
 
 template <class Body>
-int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const Body& body) {
+int run_blocks(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const Body& body) {
     Block& b = block();
     if (threads == 0 || threads > kMostThreads || threads % 32 != 0) return kBadLaunch;
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > 65535 || grid[2] > 65535) return kBadLaunch;
@@ -206,6 +238,9 @@ int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const 
         for (Meeting& m : b.halves) m.arrived = m.round = 0;
         for (Meeting& m : b.warps) m.arrived = m.round = 0;
         b.alive = threads;
+        b.beginning = 0;
+        b.has_begun = false;
+        protect(PROT_NONE);
         for (unsigned i = 0; i < threads; ++i) {
             b.is_over[i] = false;
             prepare(i);
@@ -219,6 +254,7 @@ int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const 
                 b.own = i;
                 threadIdx = {i, 0, 0};
                 enter();
+                if (b.has_failed) return kBadAccess;
             }
             if (!b.has_moved) return kDeadlock;
         }
@@ -227,6 +263,21 @@ int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const 
         }
     }
     return kDone;
+}
+
+template <class Body>
+int run(const unsigned* grid, unsigned threads, std::size_t shared_bytes, const std::size_t* memory,
+        const Body& body) {
+    struct sigaction failing = {}, before;
+    failing.sa_handler = fail;
+    failing.sa_flags = SA_NODEFER;
+    block().memory = memory;
+    block().has_failed = false;
+    sigaction(SIGSEGV, &failing, &before);
+    const int outcome = run_blocks(grid, threads, shared_bytes, body);
+    sigaction(SIGSEGV, &before, nullptr);
+    protect(PROT_READ | PROT_WRITE);
+    return outcome;
 }
 
 }  // namespace chaski::emulated

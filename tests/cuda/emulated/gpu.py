@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
 import os
 import subprocess
 import sys
@@ -46,6 +47,7 @@ _FAILURES = {
     1: "its threads wait for each other for ever",
     2: "a grid or a block of threads that no GPU takes",
     3: "it wrote behind its shared memory",
+    4: "it touched memory of earlier kernels before device::begin, or memory that nobody has",
 }
 
 
@@ -60,6 +62,9 @@ class EmulatedGPU:
     `12:illegal address`, or `12:out of memory`. Like a real GPU, it computes no more for its process after
     the first two kinds.
 
+    Memory that is uploaded to, zeroed or fetched from after the first launch is protected while threads have
+    not called `device::begin`, since an earlier kernel may still be writing it.
+
     CHASKI_EMULATED_SHARED sets the KiB of shared memory of a thread block, as 99 for most GPUs of this size,
     and CHASKI_EMULATED_ORDER the order of threads and blocks: see fibers.h.
     """
@@ -72,6 +77,7 @@ class EmulatedGPU:
         self.launched: list[str] = []
         self.num_recorded = 0
         self.held: dict[int, U8] = {}
+        self._changing: set[int] = set()  # the addresses of memory that changes between launches
         self._queue: deque[Callable[[], None]] = deque()
         self._asked = self._done = self._uploaded = 0
         self._doing = threading.RLock()  # threads may wait at the same time
@@ -84,16 +90,18 @@ class EmulatedGPU:
 
     def allocate(self, size: int) -> int:
         self._check_works()
-        memory = np.full(size + 512, 0xFF, np.uint8)
-        address = -(-memory.ctypes.data // 256) * 256
-        self.held[address] = memory
-        return address
+        memory = np.frombuffer(mmap.mmap(-1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+        memory[:] = 0xFF
+        self.held[memory.ctypes.data] = memory
+        return memory.ctypes.data
 
     def free(self, address: int) -> None:
         self.wait()
         self.held.pop(address)
+        self._changing.discard(address)
 
     def zero(self, address: int, size: int) -> None:
+        self._check(address, size)
         self._ask(lambda: ctypes.memset(address, 0, size))
 
     def staging(self, size: int) -> U8:
@@ -119,6 +127,9 @@ class EmulatedGPU:
 
     def expect(self, programs: Iterable[Program]) -> None:
         """Do nothing: tests need few of the programs."""
+
+    def is_ready(self, programs: Iterable[Program]) -> bool:
+        return True
 
     def prepare(self, programs: Iterable[Program]) -> None:
         for program in programs:
@@ -173,11 +184,20 @@ class EmulatedGPU:
             grid = (ctypes.c_uint * 3)(*launch.grid)
             with _COMPUTING:
                 outcome = function(
-                    launch.argument, grid, ctypes.c_uint(launch.threads), ctypes.c_size_t(launch.shared)
+                    launch.argument,
+                    grid,
+                    ctypes.c_uint(launch.threads),
+                    ctypes.c_size_t(launch.shared),
+                    self._protected(),
                 )
             if outcome:
                 raise ComputationError(f"kernel {name}: {_FAILURES[outcome]}")
             self.launched.append(name)
+
+    def _protected(self) -> Any:
+        """Return the memory that must not be touched before `begin`: begins and sizes, and then a 0."""
+        parts = [part for address in self._changing for part in (address, self.held[address].size)]
+        return (ctypes.c_size_t * (len(parts) + 1))(*parts, 0)
 
     def _check_works(self) -> None:
         if self._runs_left < 0 and self._failure in _LAST_FAILURES:
@@ -185,7 +205,9 @@ class EmulatedGPU:
 
     def _check(self, address: int, size: int) -> None:
         for first, memory in self.held.items():
-            if first <= address and address + size <= memory.ctypes.data + memory.size:
+            if first <= address and address + size <= first + memory.size:
+                if self.launched:
+                    self._changing.add(first)
                 return
         raise ComputationError(f"{size} bytes at {address:#x} are nobody's")
 
