@@ -8,13 +8,11 @@ import chaski
 from tests import families
 from tests.cuda.emulated import NAME
 
-CPU_ONLY = {"deepseek4", "glm5_next"}
-"""Families with operations that GPUs lack: pools of groups, and streams."""
 NAMES = {name.partition("/")[0]: name for name in sorted(families.VARIANTS, reverse=True)}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", sorted(NAMES.keys() - CPU_ONLY))
+@pytest.mark.parametrize("family", sorted(NAMES))
 def test_a_family_has_the_bits_of_the_processor(family: str) -> None:
     path, prompt = families.converted(NAMES[family]), [7 * i % 290 + 3 for i in range(45)]
     found = []

@@ -2,10 +2,17 @@
 // native/steps/moe.h defines the operations.
 #include "experts.h"
 #include "formulas.h"
+#include "softmax.h"
 
 namespace chaski::CHASKI_ISA {
 
-enum class Gating : int64_t { kSoftmax = 0, kSigmoid = 1, kChosenSoftmax = 2, kNearest = 4 };
+enum class Gating : int64_t {
+    kSoftmax = 0,
+    kSigmoid = 1,
+    kChosenSoftmax = 2,
+    kSqrtSoftplus = 3,
+    kNearest = 4
+};
 
 constexpr float kNearness = 0.02f;  // of moe_ops.py
 
@@ -21,20 +28,15 @@ struct Router {
     int64_t used_groups;
     int64_t best_of_group;
     const float* bias;
+    const int32_t* tokens;  // of each row, whose experts a table of [token][count] has; or null
+    const int32_t* table;
     float* y;
 };
 
-// Only lane i % 16 reads and writes element i of a row. Sums are taken in the order of row sums.
-CHASKI_INLINE void softmax(float* row, int64_t size) {
-    float highest = -infinity(), total = 0.0f;
-    for (int64_t i = lane(); i < size; i += kLanes) highest = row[i] > highest ? row[i] : highest;
-    highest = max_lanes({highest});
-    for (int64_t i = lane(); i < size; i += kLanes) {
-        row[i] = exp(F32x16{row[i] - highest}).v;
-        total = row[i] + total;
-    }
-    total = sum_lanes({total});
-    for (int64_t i = lane(); i < size; i += kLanes) row[i] = row[i] / total;
+CHASKI_INLINE float score_of(Gating gating, float logit) {
+    if (gating == Gating::kSigmoid) return sigmoid(F32x16{logit}).v;
+    if (gating == Gating::kSqrtSoftplus) return device::square_root(softplus(F32x16{logit}).v);
+    return logit;
 }
 
 // An expert, its rank and its score.
@@ -115,8 +117,7 @@ CHASKI_KERNEL(router, Router) {
         reinterpret_cast<float*>(device::shared()) + group() * (3 * a.experts + a.count + a.groups);
     float *ranks = scores + a.experts, *weights = ranks + a.experts, *room = weights + a.count;
     for (int64_t e = lane(); e < a.experts; e += kLanes) {
-        const float logit = a.x[token * a.experts + e];
-        scores[e] = gating == Gating::kSigmoid ? sigmoid(F32x16{logit}).v : logit;
+        scores[e] = score_of(gating, a.x[token * a.experts + e]);
     }
     if (gating == Gating::kSoftmax) softmax(scores, a.experts);
     for (int64_t e = lane(); e < a.experts; e += kLanes) {
@@ -125,7 +126,15 @@ CHASKI_KERNEL(router, Router) {
     const float first = sum_lanes({lane() == 0 ? scores[0] : 0.0f});  // for all lanes
     if (a.groups > 1) limit(a, ranks, room + a.experts);
     float* y = a.y + token * 2 * a.count;
-    for (int64_t j = 0; j < a.count; ++j) {
+    for (int64_t j = 0; a.tokens != nullptr && j < a.count; ++j) {
+        const int32_t expert = a.table[a.tokens[token] * a.count + j];
+        const float weight = sum_lanes({expert % kLanes == lane() ? scores[expert] : 0.0f});  // for all lanes
+        if (j % kLanes == lane()) {
+            weights[j] = weight;
+            y[j] = static_cast<float>(expert);
+        }
+    }
+    for (int64_t j = 0; a.tokens == nullptr && j < a.count; ++j) {
         Choice best{-infinity(), 0.0f, static_cast<int32_t>(a.experts)};
         for (int64_t e = lane(); e < a.experts; e += kLanes) {
             const Choice own{ranks[e], scores[e], static_cast<int32_t>(e)};

@@ -4,24 +4,8 @@
 
 namespace chaski::CHASKI_ISA {
 
-constexpr int kChunk = 32, kRing = 2 * kChunk;  // kDeltaChunk, kDeltaRing
-constexpr int kColumns = 64;                    // of a thread block, one for each thread
-constexpr int kTile = 8;                        // tokens whose sums a thread has at a time
-
-// The segment of gated_delta.h: the tokens [begin, end) from `position` on.
-struct ChunkSegment {
-    int32_t begin;
-    int32_t end;
-    int32_t position;
-    int32_t cell;
-    int32_t source;
-    int32_t target;
-    int32_t since;
-
-    CHASKI_INLINE int end_position() const { return position + (end - begin); }
-    CHASKI_INLINE int last_chunk() const { return (end_position() - 1) / kChunk * kChunk; }
-    CHASKI_INLINE int64_t token(int at) const { return begin + (at - position); }
-};
+constexpr int kColumns = 64;  // of a thread block, one for each thread
+constexpr int kTile = 8;      // tokens whose sums a thread has at a time
 
 struct ShortConv {
     const float* x;

@@ -36,7 +36,7 @@ from chaski.ml.graph import Dim, DType, KVBuffer, KVRole, Tensor, Weight
 from chaski.ml.rounding import BLOCK, SUPER_BLOCK
 
 __all__ = [
-    *("attention", "attention_by_distance", "choose_cells", "chosen_attention"),
+    *("attention", "attention_by_distance", "choose_cells", "chosen_attention", "entry_attention"),
     *("rope", "rotate_cells", "store", "stored"),
 ]
 
@@ -308,6 +308,58 @@ def _attend(
         lowering.step(choose, *arguments)
     if joined:
         lowering.round_rows(node, lambda sizes: sizes[forms] == WHOLE)
+
+
+def entry_attention(
+    lowering: Lowering,
+    node: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    cells: Tensor,
+    spans: Tensor,
+    entries: Tensor,
+    groups: Tensor,
+    entry_spans: Tensor,
+    sinks: Weight | None = None,
+) -> None:
+    """Give each token thread blocks that read its window, and then its entries."""
+    lowering.finish(keys, entries)
+    dim, (heads, size) = lowering.dim(q), node.shape[1:]
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    lowering.check(cells, storage_of(keys).cells)
+    lowering.check(groups, storage_of(entries).cells)
+    y, none = lowering.new(node), (None,) * 4
+
+    def history(content: Tensor, cells: Tensor, spans: Tensor) -> tuple[Any, ...]:
+        storage = KVStorage.of(storage_of(content))
+        scale = float(node.attributes["scale"])
+        return (
+            *(q, lowering.count(q), y, storage, storage, cells, spans, vector_of(sinks), heads, scale, 0.0),
+            *(None, None, 0, None, None, None, None, None, None, *none),
+        )
+
+    rows = next(each for each in _ROWS if _workspace(each, size, size) <= lowering.shared_memory)
+    type = KVStorage.of(storage_of(keys)).type_name
+    program = Program(
+        "entries",
+        (
+            *(("CHASKI_KEYS", type), ("CHASKI_VALUES", type), ("CHASKI_SIZE", size)),
+            *(("CHASKI_VALUE_SIZE", size), ("CHASKI_VALUES_IN_KEYS", 1), ("CHASKI_ROWS", rows)),
+            ("CHASKI_SUPER_BLOCKS", 0),
+        ),
+    )
+
+    def choose(sizes: Sizes) -> Kernel:
+        grid = (sizes[dim], -(-heads // rows), 1)
+        return Kernel(program, node.op, grid, CHUNK, _workspace(rows, size, size))
+
+    lowering.step(
+        choose,
+        *history(keys, cells, spans),
+        *history(entries, groups, entry_spans),
+        *(node.attributes["block"], node.attributes["count"]),
+    )
 
 
 def choose_cells(

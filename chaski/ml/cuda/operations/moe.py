@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from chaski.errors import UnsupportedError
 from chaski.ml.cuda.device import Program
-from chaski.ml.cuda.lowering import Kernel, Lowering, Sizes, vector_of
+from chaski.ml.cuda.lowering import Constant, Kernel, Lowering, Sizes, vector_of
 from chaski.ml.graph import Tensor, Weight, width
-from chaski.ml.moe_ops import Gating
 
 __all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_by_expert", "scale_experts"]
 
@@ -14,11 +12,13 @@ _LANES = 16
 _PROGRAM = Program("experts")
 
 
-def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None = None) -> None:
-    if node.attributes["gating"] is Gating.SQRT_SOFTPLUS:
-        raise UnsupportedError(
-            "the cuda backend's router has no square root of softplus: load the model with the cpu backend"
-        )
+def router(lowering: Lowering, node: Tensor, logits: Tensor, other: Weight | Tensor | None = None) -> None:
+    """Lower a router. `other` is the bias of experts, or tokens that a table has the experts of."""
+    bias = other if isinstance(other, Weight) else None
+    tokens, table = None, None
+    if isinstance(other, Tensor):
+        tokens, table = other, Constant(node.attributes["table"])
+        lowering.check(tokens, len(table.array))
     experts, dim, given = width(logits), lowering.dim(node), node.attributes
     count, groups = int(given["count"]), int(given["groups"])
 
@@ -31,7 +31,7 @@ def router(lowering: Lowering, node: Tensor, logits: Tensor, bias: Weight | None
         choose,
         *(logits, lowering.count(node), experts, count, int(given["gating"]), int(given["normalized"])),
         *(float(given["scale"]), groups, int(given["used_groups"]), int(given["best_of_group"])),
-        *(vector_of(bias), lowering.new(node)),
+        *(vector_of(bias), tokens, table, lowering.new(node)),
     )
 
 

@@ -14,7 +14,7 @@ from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.graph import KVBuffer, Tensor, width
 from chaski.ml.recurrent_ops import CHUNK
 
-__all__ = ["chunked_conv", "gated_delta", "generalized_delta", "selective_scan", "short_conv"]
+__all__ = ["chunked_conv", "gated_delta", "generalized_delta", "pooling", "selective_scan", "short_conv"]
 
 _PROGRAM = Program("recurrent")
 _COLUMNS = 64  # per thread block
@@ -110,6 +110,38 @@ def _convolve(lowering: Lowering, node: Tensor, x: Tensor, segments: Tensor, *ke
     keep = "keep_inputs" if node.op == "short_conv" else "keep_chunked_inputs"
     lowering.for_each("recurrent", node.op, node, width(node), *arguments)
     lowering.for_each("recurrent", keep, segments, width(node), *arguments)
+
+
+def pooling(
+    lowering: Lowering,
+    node: Tensor,
+    values: Tensor,
+    scores: Tensor,
+    segments: Tensor,
+    states: KVBuffer,
+    rows: KVBuffer,
+) -> None:
+    """Divide the channels and the tokens of each segment between threads. Then keep the newest inputs."""
+    _check_chunks(lowering, node, segments, rows, states)
+    bias, dim, tokens = node.attributes["bias"], lowering.dim(segments), lowering.dim(node)
+    ratio = len(bias)
+    stretch = max(ratio, CHUNK)
+
+    def choose(sizes: Sizes) -> Kernel:
+        # Tokens of the open chunk, and an incomplete stretch at each end.
+        stretches = (sizes[tokens] + CHUNK) // stretch + 2
+        grid = (-(-states.size // _COLUMNS), sizes[dim], stretches)
+        return Kernel(Program("pooling"), "pooling", grid, _COLUMNS)
+
+    def choose_keep(sizes: Sizes) -> Kernel:
+        return Kernel(Program("pooling"), "keep_pooled", (-(-bias.shape[1] // 256), sizes[dim], 1), 256)
+
+    arguments = (
+        *(values, scores, segments, lowering.count(segments), Constant(bias)),
+        *(ratio, stretch, KVStorage.of(states), KVStorage.of(rows), lowering.new(node)),
+    )
+    lowering.step(choose, *arguments)
+    lowering.step(choose_keep, *arguments)
 
 
 def gated_delta(

@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping
 
 from chaski.errors import UnsupportedError
 from chaski.ml.cuda.lowering import Lowering
-from chaski.ml.cuda.operations import adapters, attention, elements, moe, ngrams, products, recurrent, rows
+from chaski.ml.cuda.operations import (
+    adapters,
+    attention,
+    elements,
+    moe,
+    ngrams,
+    products,
+    recurrent,
+    rows,
+    streams,
+)
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Tensor
 
@@ -19,14 +29,16 @@ _NAMED: tuple[Callable[..., None], ...] = (
     adapters.adapt,
     *(attention.rope, attention.store, attention.stored, attention.rotate_cells, attention.attention),
     *(attention.attention_by_distance, attention.choose_cells, attention.chosen_attention),
+    attention.entry_attention,
     *(elements.rms_norm, elements.layer_norm, elements.scale_rows, elements.scale_heads, elements.rms),
     *(elements.head_sums, elements.gaussian_top_k),
     *(moe.router, moe.scale_experts, moe.scale_by_expert, moe.group_by_expert, moe.dispatch, moe.combine),
     *(products.add, products.embedding, products.product),
     *(ngrams.token_numbers, ngrams.hash_ngrams, ngrams.rooted_dots),
     *(recurrent.short_conv, recurrent.chunked_conv, recurrent.gated_delta),
-    *(recurrent.selective_scan, recurrent.generalized_delta),
+    *(recurrent.selective_scan, recurrent.generalized_delta, recurrent.pooling),
     *(rows.rows, rows.scatter, rows.slice, rows.concat, rows.top_k),
+    *(streams.mix_streams, streams.sinkhorn),
 )
 """The functions that have the names of their operations."""
 
