@@ -1,7 +1,7 @@
 """Estimate the time of a model's step on a GPU, kernel by kernel. It needs no GPU.
 
     python -m benchmarks.gpu_estimate                    Llama 3.1 8B in Q4_K_M on an H200
-    python -m benchmarks.gpu_estimate --gpu rtx-4090     the same on another GPU: h200, a100, rtx-4090
+    python -m benchmarks.gpu_estimate --gpu rtx-4090     the same on another GPU: a100, rtx-4090, t4
     python -m benchmarks.gpu_estimate --work decode      one of the steps, with every kind of kernel
     python -m benchmarks.gpu_estimate --host 1           measure the host time to launch a step
 

@@ -1,4 +1,4 @@
-"""No kernel needs more shared memory or registers than a thread block of a GPU has. Nothing is computed."""
+"""No kernel needs more shared memory, registers or threads than a block of a GPU has. Nothing is computed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import chaski
 from benchmarks.paper_gpu import GPUS, PaperGPU
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
@@ -21,6 +22,9 @@ from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.graph import Dim, DType, Graph, KVRole, Mask, Tensor, Weight
 from chaski.ml.moe_ops import Gating
 from chaski.ml.nn import MoE, RouterConfig
+from tests import families
+from tests.cuda.emulated import NAME
+from tests.cuda.limits import limits_of
 from tests.native.matmul_rule import QUANTIZED_TYPES
 
 MOST = 512
@@ -36,17 +40,29 @@ def host() -> Iterator[Backend]:
 
 
 def check(name: str, host: Backend, record: Record) -> set[Kernel]:
-    """Check the shared memory of the kernels of a graph for any number of rows; return the kernels."""
+    """Check the kernels of a graph for any number of rows; return the kernels."""
     gpu = PaperGPU(GPUS[name].cores, GPUS[name].shared)
     backend = CUDABackend(BackendOptions(), gpu, host)
     graph = Graph()
     graph.output("y", record(backend, graph))
-    plan = CUDAPlan(graph, gpu, host)
+    return check_plan(CUDAPlan(graph, gpu, host), gpu.shared_memory, GPUS[name].architecture)
+
+
+def check_plan(plan: CUDAPlan, shared_memory: int, architecture: str) -> set[Kernel]:
+    """Check that a GPU can launch all kernels of a plan; return them."""
     every = (step.choose(sizes) for sizes in plan.all_sizes() for step in plan.steps)
     chosen = {kernel for kernel in every if kernel is not None}
     assert chosen
     for kernel in chosen:
-        assert kernel.shared <= gpu.shared_memory, kernel
+        assert kernel.shared <= shared_memory, kernel
+        assert kernel.threads <= 1024, kernel
+        assert max(kernel.grid[1:]) <= 65535, kernel
+        bounds = dict(kernel.program.defines).get("CHASKI_BOUNDS")
+        if bounds is not None:  # the compiler keeps to them
+            assert kernel.threads <= int(str(bounds).partition(",")[0]), kernel
+        else:
+            registers, _ = limits_of(kernel.name, kernel.program, architecture)
+            assert -(-registers // 8) * 8 * kernel.threads <= 1 << 16, kernel
     return chosen
 
 
@@ -120,6 +136,25 @@ def test_attention(host: Backend, gpu: str, type: DType) -> None:
             return ops.attention(q, keys, values, mask, 0.125).reshape(heads * sizes[KVRole.VALUES])
 
         check(gpu, host, record)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", [*families.FIRST, *families.EMBEDDERS])
+def test_all_kernels_of_families(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, compile_graph = families.converted(variant), CUDABackend.compile
+    for gpu in GPUS.values():
+        plans: list[CUDAPlan] = []
+
+        def known(backend: CUDABackend, graph: Graph, plans: list[CUDAPlan] = plans) -> CUDAPlan:
+            plans.append(compile_graph(backend, graph))
+            return plans[-1]
+
+        monkeypatch.setattr(CUDABackend, "compile", known)
+        monkeypatch.setenv("CHASKI_EMULATED_SHARED", str(gpu.shared >> 10))
+        chaski.load(path, threads=1, context=128, backend=NAME).close()
+        assert plans
+        for plan in plans:
+            check_plan(plan, gpu.shared, gpu.architecture)
 
 
 @pytest.mark.long

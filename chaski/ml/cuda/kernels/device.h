@@ -70,6 +70,8 @@ inline uint32_t subtract_bytes(uint32_t a, uint32_t x) { return x == 0 ? a : __v
 // Tensor instructions of a warp: c (16, 8) += a (16, k) · b (k, 8), for k of 32 and 16, of bytes that are
 // signed (s) or not (u). Thread 4 g + t passes elements 4 t to 4 t + 3 of each 16 of rows g and g + 8 of a,
 // and the same elements of column g of b. Its results are rows g and g + 8 of columns 2 t and 2 t + 1.
+// Turing's instruction has 8 rows and a k of 16.
+#if __CUDA_ARCH__ >= 800
 #define CHASKI_MULTIPLY(name, types)                                                                       \
     inline void multiply_32_##name(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t low, uint32_t high) { \
         asm("mma.sync.aligned.m16n8k32.row.col.s32." types                                                 \
@@ -83,6 +85,22 @@ inline uint32_t subtract_bytes(uint32_t a, uint32_t x) { return x == 0 ? a : __v
             : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                               \
             : "r"(a0), "r"(a1), "r"(b));                                                                   \
     }
+#else
+#define CHASKI_MULTIPLY(name, types)                                                                       \
+    inline void multiply_8_##name(int32_t& first, int32_t& second, uint32_t a, uint32_t b) {               \
+        asm("mma.sync.aligned.m8n8k16.row.col.s32." types ".s32 {%0,%1}, {%2}, {%3}, {%0,%1};"             \
+            : "+r"(first), "+r"(second)                                                                    \
+            : "r"(a), "r"(b));                                                                             \
+    }                                                                                                      \
+    inline void multiply_16_##name(int32_t (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {                \
+        multiply_8_##name(c[0], c[1], a0, b);                                                              \
+        multiply_8_##name(c[2], c[3], a1, b);                                                              \
+    }                                                                                                      \
+    inline void multiply_32_##name(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t low, uint32_t high) { \
+        multiply_16_##name(c, a[0], a[1], low);                                                            \
+        multiply_16_##name(c, a[2], a[3], high);                                                           \
+    }
+#endif
 CHASKI_MULTIPLY(ss, "s8.s8")
 CHASKI_MULTIPLY(su, "s8.u8")
 CHASKI_MULTIPLY(us, "u8.s8")
@@ -106,12 +124,21 @@ template <class T>
 inline T value_of(T v, int number) {
     return __shfl_sync(0xffffffffu, v, number);
 }
-inline int32_t largest_of_warp(int32_t v) { return __reduce_max_sync(0xffffffffu, v); }
+inline int32_t largest_of_warp(int32_t v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, v);
+#else
+    for (int apart = 16; apart > 0; apart /= 2) v = max(v, from_thread(v, apart));
+    return v;
+#endif
+}
 inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
 inline int32_t count_bits(uint32_t x) { return __popc(x); }
 inline void barrier() { __syncthreads(); }
 // Starts copying 16 or 4 bytes to shared memory, `kAt` bytes after both addresses. Copies before an
 // `end_copies` form a group, and `wait_copies` waits for all groups of this thread except the last `kLeft`.
+// Turing copies at once.
+#if __CUDA_ARCH__ >= 800
 template <int kAt = 0>
 inline void copy_16(uint8_t* to, const uint8_t* from) {
     asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %2], 16;"
@@ -130,6 +157,16 @@ template <int kLeft>
 inline void wait_copies() {
     asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
 }
+#else
+template <int kAt = 0>
+inline void copy_16(uint8_t* to, const uint8_t* from) {
+    *reinterpret_cast<int4*>(to + kAt) = *reinterpret_cast<const int4*>(from + kAt);
+}
+inline void copy_4(int32_t* to, const int32_t* from) { *to = *from; }
+inline void end_copies() {}
+template <int kLeft>
+inline void wait_copies() {}
+#endif
 // The memory that a thread block shares; the launch sets its size.
 inline uint8_t* shared() {
     extern __shared__ __align__(16) uint8_t memory[];
