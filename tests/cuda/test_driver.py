@@ -44,6 +44,7 @@ class Driver(ModuleType):
         self.fails: dict[str, Status] = {}
         self.number = 1
         self.capability = {"MAJOR": 9, "MINOR": 0}
+        self.version = 13000
         self.host: list[Any] = []
         for name in ("CUdevice_attribute", "CUfunction_attribute", "CUstream_flags", "CUevent_flags"):
             setattr(self, name, Attributes())
@@ -66,6 +67,8 @@ class Driver(ModuleType):
         match name:
             case "cuDeviceGetCount":
                 return (self.number,)
+            case "cuDriverGetVersion":
+                return (self.version,)
             case "cuDeviceGetName":
                 return (b"A GPU\0",)
             case "cuDeviceGetAttribute":
@@ -182,7 +185,7 @@ def test_a_gpu_that_is_too_old_is_passed_over_with_a_warning(
 ) -> None:
     from chaski.ml import usual_backend
 
-    driver.capability = {"MAJOR": 7, "MINOR": 5}
+    driver.capability = {"MAJOR": 7, "MINOR": 0}
     monkeypatch.setattr("chaski.ml.cuda.is_there", lambda: True)
     assert usual_backend() == ("cpu", ())
     assert "the processor computes, not a GPU: A GPU is too old" in caplog.text
@@ -259,7 +262,7 @@ def test_all_that_a_gpu_made_is_released(driver: Driver) -> None:
     gpu = opened()
     gpu.forget(gpu.record([KernelLaunch(gpu.kernel(Program("rows"), "rope"), (1, 1, 1), 32, 0, bytes(24))]))
     gpu.close()
-    released = ["cuGraphExecDestroy", "cuModuleUnload", "cuEventDestroy", "cuStreamDestroy"]
+    released = ["cuGraphExecDestroy", "cuModuleUnload", "cuEventDestroy", *["cuStreamDestroy"] * 2]
     assert [name for name in driver.names() if name in released] == released
 
 
@@ -270,8 +273,32 @@ def test_programs_that_may_be_needed_are_compiled_beside_the_work(driver: Driver
         if thread.name == "chaski-expect":
             thread.join()
     assert len(list(tmp_path.rglob("*.cubin"))) == 2
+    assert gpu.is_ready([Program("rows"), Program("top_k")])
+    assert not gpu.is_ready([Program("rows"), Program("norms")])
     gpu.prepare([Program("rows"), Program("top_k")])
-    assert len(driver.compiler.compiled) == 2  # they come from the user's cache
+    assert len(driver.compiler.compiled) == 2
+    assert gpu.is_ready([Program("rows"), Program("top_k")])
+
+
+def test_recording_waits_for_nothing(driver: Driver) -> None:
+    gpu = opened()
+    launch = KernelLaunch(gpu.kernel(Program("rows"), "rope"), (1, 1, 1), 32, 0, bytes(24))
+    driver.calls.clear()
+    recorded = gpu.record([launch])
+    assert "cuStreamSynchronize" not in driver.names()
+    gpu.run(recorded)
+    streams = {name: arguments[0] for name, arguments in driver.calls if name == "cuStreamBeginCapture"}
+    (ran,) = (arguments[1] for name, arguments in driver.calls if name == "cuGraphLaunch")
+    assert streams["cuStreamBeginCapture"] is not ran  # a stream of its own, where nothing is pending
+
+
+def test_a_recording_that_finds_no_room_leaves_nothing_behind(driver: Driver) -> None:
+    gpu = opened()
+    launch = KernelLaunch(gpu.kernel(Program("rows"), "rope"), (1, 1, 1), 32, 0, bytes(24))
+    driver.fails = {"cuGraphInstantiate": Status.CUDA_ERROR_OUT_OF_MEMORY}
+    with pytest.raises(OutOfMemoryError):
+        gpu.record([launch])
+    assert driver.names()[-1] == "cuGraphDestroy"
 
 
 @pytest.mark.parametrize("major", [8, 9])
@@ -333,8 +360,8 @@ def test_errors_of_the_driver_are_told_apart(driver: Driver) -> None:
 
 
 def test_gpus_that_cannot_compute_are_refused(driver: Driver) -> None:
-    driver.capability = {"MAJOR": 7, "MINOR": 5}
-    said = r"A GPU is too old: it has compute capability 7\.5, .* need 8\.0"
+    driver.capability = {"MAJOR": 7, "MINOR": 0}
+    said = r"A GPU is too old: it has compute capability 7\.0, .* need 7\.5"
     with pytest.raises(UnsupportedError, match=said):
         opened()
     from chaski.ml.cuda.driver import open_gpu
@@ -344,6 +371,14 @@ def test_gpus_that_cannot_compute_are_refused(driver: Driver) -> None:
     driver.fails = {"cuInit": Status.CUDA_ERROR_NO_DEVICE}
     with pytest.raises(UnsupportedError, match=r"no working NVIDIA driver \(CUDA_ERROR_NO_DEVICE\)"):
         opened()
+
+
+def test_a_driver_older_than_the_compiler_is_refused(driver: Driver) -> None:
+    driver.version = 12080
+    with pytest.raises(UnsupportedError, match=r"one for CUDA 12\.8, .* for CUDA 13: .*\[cuda12\]"):
+        opened()
+    driver.version = 14010
+    opened()
 
 
 def test_the_runtime_compiler_may_be_missing(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

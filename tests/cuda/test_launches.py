@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
 
 import chaski
+from benchmarks.gpu_estimate import compiled_model
+from benchmarks.paper_gpu import GPUS, PaperGPU
+from chaski.errors import DeviceError, OutOfMemoryError
+from chaski.kvcache import Cache
+from chaski.kvcache.batch import Batch
 from chaski.ml import open_backend
 from chaski.ml.cuda.plan import CUDALaunch, CUDAPlan
 from chaski.ml.plan import FromLaunch, Plan
@@ -85,6 +90,85 @@ def test_few_recordings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert gpu.num_recorded == 2
         plan.release()
         assert gpu.num_recorded == 0
+
+
+def test_recordings_make_room_if_the_memory_runs_out(tmp_path: Path) -> None:
+    with compiled(NAME, tmp_path) as plan:
+        assert isinstance(plan, CUDAPlan)
+        gpu: Any = plan._gpu
+        record = gpu.record
+
+        def with_room_for_one(launches: Any) -> object:
+            if gpu.num_recorded == 1:
+                raise OutOfMemoryError("the GPU has no room for a call of the driver")
+            return record(launches)
+
+        gpu.record = with_room_for_one
+        wanted = {count: plan.launch(inputs(*range(count))).rows("logits").copy() for count in (1, 4)}
+        for count in (1, 4, 1):
+            np.testing.assert_array_equal(plan.launch(inputs(*range(count))).rows("logits"), wanted[count])
+            assert gpu.num_recorded == 1
+        gpu.record = MagicMock(side_effect=OutOfMemoryError("the GPU has no room for a call of the driver"))
+        with pytest.raises(DeviceError, match="ran out of memory"):
+            plan.launch(inputs(1, 2))
+        assert gpu.num_recorded == 0
+
+
+def test_larger_work_runs_while_kernels_are_compiled(tmp_path: Path) -> None:
+    with compiled(NAME, tmp_path) as plan:
+        assert isinstance(plan, CUDAPlan)
+        wanted = {count: plan.launch(inputs(*range(count))).rows("logits").copy() for count in (1, 3, 8)}
+    with compiled(NAME, tmp_path) as plan:
+        assert isinstance(plan, CUDAPlan)
+        gpu: Any = plan._gpu
+        gpu.is_ready, gpu.expect = (lambda programs: False), MagicMock()
+        plan.launch(inputs(*range(8))).wait()  # nothing is recorded that it could run instead
+        gpu.expect.assert_not_called()
+        for count in (1, 3, 1):
+            np.testing.assert_array_equal(plan.launch(inputs(*range(count))).rows("logits"), wanted[count])
+        assert (gpu.num_recorded, gpu.expect.call_count) == (1, 2)
+        gpu.is_ready = lambda programs: True
+        for count in (1, 3, 8):
+            np.testing.assert_array_equal(plan.launch(inputs(*range(count))).rows("logits"), wanted[count])
+        assert gpu.num_recorded == 3
+
+
+def random_batch(random: np.random.Generator, cache: Cache) -> Batch:
+    """Return the next tokens of some of eight sequences; full ones begin anew."""
+    parts = []
+    for sequence in random.permutation(8)[: random.choice((1, 2, 4, 8))].tolist():
+        count = int(random.choice((1, 1, 1, 2, 30)))
+        if cache.length(sequence) + count > 96:
+            cache.remove(sequence, 0)
+        begin = cache.length(sequence)
+        parts.append(np.stack([np.arange(begin, begin + count), np.full(count, sequence)]))
+    positions, sequences = np.concatenate(parts, axis=1).astype(np.int32)
+    ends = np.flatnonzero(np.diff(sequences, append=-1)).astype(np.int32)
+    return Batch(np.zeros(len(positions), np.int32), positions, sequences, ends)
+
+
+@pytest.mark.long
+def test_recordings_of_a_server_are_few(tiny_llama: Path) -> None:
+    """Recordings of 6,000 steps are counted, bounded, and seldom made again."""
+    random = np.random.default_rng(3)
+    made: list[int] = []
+
+    def record(gpu: PaperGPU, launches: Any) -> object:
+        made.append(len(launches))
+        return launches
+
+    with (
+        patch.object(PaperGPU, "record", record),
+        compiled_model(GPUS["h200"], tiny_llama, 8, 96) as program,
+    ):
+        plan = program._plan
+        assert isinstance(plan, CUDAPlan)
+        for _ in range(6000):
+            batch = random_batch(random, program._cache)
+            program.launch(program.prepare(batch), [1] * len(batch.outputs))
+            assert len(plan._recorded) <= 32
+        assert plan.recorded_bytes >= 32 * 10240 * max(made)
+    assert len(made) < 40
 
 
 @on_each

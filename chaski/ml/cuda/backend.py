@@ -235,7 +235,8 @@ class CUDABackend:
             self._gpu.device.name,
             self._weight_bytes,
             sum(storage.bytes for storage in self._storages),
-            sum(plan.bytes for plan in self._plans) + sum(slots.table_bytes for slots in self._adapters),
+            sum(plan.bytes + plan.recorded_bytes for plan in self._plans)
+            + sum(slots.table_bytes for slots in self._adapters),
             is_gpu=True,
         )
         return Memory((held,))

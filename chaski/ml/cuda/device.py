@@ -99,6 +99,9 @@ class GPU(Protocol):
     def expect(self, programs: Iterable[Program]) -> None:
         """Begin to compile programs that may be needed later, without making anybody wait."""
 
+    def is_ready(self, programs: Iterable[Program]) -> bool:
+        """Return whether `prepare` has nothing to compile."""
+
     def prepare(self, programs: Iterable[Program]) -> None:
         """Compile programs, several at a time."""
 
@@ -106,7 +109,10 @@ class GPU(Protocol):
         """Compile a program unless it is compiled -> one of its kernels."""
 
     def record(self, launches: Sequence[KernelLaunch]) -> object:
-        """Record consecutive launches as one unit of work that can be run many times."""
+        """Record consecutive launches as one unit of work that can be run many times.
+
+        It does not wait for work that was launched before.
+        """
 
     def run(self, recorded: object) -> None:
         """Begin to compute recorded work."""

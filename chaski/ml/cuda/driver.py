@@ -12,7 +12,7 @@ import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -36,11 +36,11 @@ from chaski.ml.cuda.device import Kernel, KernelLaunch, Program
 from chaski.ml.cuda.sources import OPTIONS, digest_of, headers, text_of
 from chaski.ml.machine import usable_processors
 
-__all__ = ["DriverGPU", "compile_program", "open_gpu"]
+__all__ = ["DriverGPU", "cached_code", "compile_program", "open_gpu"]
 
 U8 = npt.NDArray[np.uint8]
 
-_LEAST_CAPABILITY = (8, 0)
+_LEAST_CAPABILITY = (7, 5)
 
 
 # The only GPU, if `found_gpus` has opened it: opening takes some tenths of a second.
@@ -92,12 +92,19 @@ def _count() -> int:
             f"there is no working NVIDIA driver ({error}): install it, or load the model with the cpu backend"
         ) from error
     try:
-        nvrtc.nvrtcVersion()
+        _, compiled_for, _ = nvrtc.nvrtcVersion()
     except (RuntimeError, OSError) as error:
         raise MissingPackageError(
             f"the cuda backend compiles its kernels with the package nvidia-cuda-nvrtc ({error}); install it "
             f"with: {extra_command('cuda')}"
         ) from error
+    version = int(_checked(driver.cuDriverGetVersion()))
+    if version // 1000 < compiled_for:  # a driver loads code of earlier compilers, and of its own generation
+        raise UnsupportedError(
+            f"the NVIDIA driver is one for CUDA {version // 1000}.{version % 1000 // 10}, and the installed "
+            f"compiler one for CUDA {compiled_for}: update the driver, or install an older compiler in "
+            f"another environment with: {extra_command('cuda12')}"
+        )
     return int(count)
 
 
@@ -138,6 +145,26 @@ def _free_unused() -> None:
             context.leave()
 
 
+class _Code:
+    """The machine code of a program, which the first thread that asks for it compiles."""
+
+    def __init__(self, program: Program, architecture: str) -> None:
+        self._program, self._architecture = program, architecture
+        self._lock = threading.Lock()
+        self._code: bytes | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether `get` returns at once."""
+        return self._code is not None
+
+    def get(self) -> bytes:
+        with self._lock:
+            if self._code is None:
+                self._code = cached_code(self._program, self._architecture)
+            return self._code
+
+
 class DriverGPU:
     """A GPU and one stream on it. Any thread may call its methods, but only one at a time."""
 
@@ -161,7 +188,9 @@ class DriverGPU:
         self._bind()
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
         self._stream = _checked(driver.cuStreamCreate(flags))
+        self._recorder = _checked(driver.cuStreamCreate(flags))  # never computes: it only records
         self._uploaded = _checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value))
+        self._codes: dict[Program, _Code] = {}  # of programs whose modules are not loaded
         self._modules: dict[Program, Any] = {}
         self._kernels: dict[tuple[Program, str], Any] = {}
 
@@ -222,23 +251,35 @@ class DriverGPU:
         return partial(self._wait_for, event)
 
     def expect(self, programs: Iterable[Program]) -> None:
-        missing = [program for program in dict.fromkeys(programs) if program not in self._modules]
+        missing = self._missing(programs)
 
         def compile_all() -> None:
-            for program in missing:
-                _cached_code(program, self.rule)
+            for code in missing.values():
+                code.get()
 
         threading.Thread(target=compile_all, name="chaski-expect", daemon=True).start()
 
+    def is_ready(self, programs: Iterable[Program]) -> bool:
+        return all(code.is_there for code in self._missing(programs).values())
+
     def prepare(self, programs: Iterable[Program]) -> None:
         self._bind()
-        missing = [program for program in dict.fromkeys(programs) if program not in self._modules]
+        missing = self._missing(programs)
         if not missing:
             return
         with ThreadPoolExecutor(usable_processors(), "chaski-compile") as pool:
-            codes = list(pool.map(lambda program: _cached_code(program, self.rule), missing))
+            codes = list(pool.map(_Code.get, missing.values()))
         for program, code in zip(missing, codes, strict=True):
             self._modules[program] = _checked(driver.cuModuleLoadData(code))
+            del self._codes[program]
+
+    def _missing(self, programs: Iterable[Program]) -> Mapping[Program, _Code]:
+        """Return the code of those programs whose modules are not loaded."""
+        return {
+            program: self._codes.setdefault(program, _Code(program, self.rule))
+            for program in dict.fromkeys(programs)
+            if program not in self._modules
+        }
 
     def kernel(self, program: Program, name: str) -> Kernel:
         self._bind()
@@ -252,9 +293,8 @@ class DriverGPU:
 
     def record(self, launches: Sequence[KernelLaunch]) -> object:
         self._bind()
-        self.wait()
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        _checked(driver.cuStreamBeginCapture(self._stream, mode))
+        _checked(driver.cuStreamBeginCapture(self._recorder, mode))
         try:
             for launch in launches:
                 argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
@@ -262,13 +302,14 @@ class DriverGPU:
                 config = self._config(launch)
                 _checked(driver.cuLaunchKernelEx(config, launch.kernel, ctypes.addressof(pointers), 0))
         finally:
-            graph = _checked(driver.cuStreamEndCapture(self._stream))
-        recorded = _checked(driver.cuGraphInstantiate(graph, 0))
-        _checked(driver.cuGraphDestroy(graph))
-        return recorded
+            graph = _checked(driver.cuStreamEndCapture(self._recorder))
+        try:
+            return _checked(driver.cuGraphInstantiate(graph, 0))
+        finally:
+            _checked(driver.cuGraphDestroy(graph))
 
     def forget(self, recorded: object) -> None:
-        self._bind()
+        self.wait()
         _checked(driver.cuGraphExecDestroy(recorded))
 
     def _config(self, launch: KernelLaunch) -> Any:
@@ -277,7 +318,7 @@ class DriverGPU:
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
         config.sharedMemBytes = launch.shared
-        config.hStream = self._stream
+        config.hStream = self._recorder
         if launch.is_early and self.capability >= (9, 0):
             early = driver.CUlaunchAttribute()
             early.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -309,7 +350,8 @@ class DriverGPU:
         for module in self._modules.values():
             _checked(driver.cuModuleUnload(module))
         _checked(driver.cuEventDestroy(self._uploaded))
-        _checked(driver.cuStreamDestroy(self._stream))
+        for stream in (self._stream, self._recorder):
+            _checked(driver.cuStreamDestroy(stream))
         self._context.leave()
 
     def _wait_for(self, event: Any) -> None:
@@ -352,7 +394,7 @@ def _checked(result: Sequence[Any], what: str = "a call of the driver") -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _cached_code(program: Program, architecture: str) -> bytes:
+def cached_code(program: Program, architecture: str) -> bytes:
     """Return the machine code of a program, from the user's cache if it contains it."""
     major, minor = nvrtc.nvrtcVersion()[1:]
     name = digest_of(program, architecture, f"{major}.{minor}")

@@ -1,4 +1,4 @@
-"""Plans on a GPU. A graph's kernels are recorded once per class of sizes and run with one call."""
+"""Plans on a GPU. A graph's kernels are recorded once for sizes that need the same, and run with one call."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from chaski.ml.cuda.lowering import (
     Count,
     Derived,
     Double,
+    Kernel,
     Lowering,
     Sizes,
     Staged,
@@ -47,8 +48,17 @@ _ALIGNMENT = 256
 _SHORT = 4096
 # The copies of this many runs are kept; later copies reuse their memory.
 _COPIES = 2
-# The most classes of sizes that stay recorded. Each recording takes memory of the device and the host.
+# The most recordings that stay, and the memory of the device that a kernel takes in each of
+# them (NVIDIA/cccl#3768; not measured here). Fewer stay if the memory runs out.
 _MOST_RECORDED = 32
+_RECORDED_BYTES = 10 << 10
+
+
+class _Work:
+    """The kernels of a run by the plan's steps; None for steps that it does not need."""
+
+    def __init__(self, kernels: tuple[Kernel | None, ...]) -> None:
+        self.kernels = kernels
 
 
 class CUDAPlan:
@@ -94,8 +104,12 @@ class CUDAPlan:
         self._constants, begin = _in_row(_constants(self._steps), arena)
         self._uploads = Uploads(staged, list(self._dims), begin)
         self.bytes = self._uploads.end
+        self.recorded_bytes = _MOST_RECORDED * _RECORDED_BYTES * (len(self._steps) + 1)
         self._address = 0
-        self._recorded: OrderedDict[tuple[int, ...], object] = OrderedDict()  # the last one ran last
+        self._works: dict[tuple[int, ...], _Work] = {}
+        self._distinct: dict[tuple[Kernel | None, ...], _Work] = {}
+        self._recorded: OrderedDict[_Work, object] = OrderedDict()  # the last one ran last
+        self._expected: set[_Work] = set()  # other threads compile its kernels
         self._newest_key: tuple[int, ...] = ()
         self._runs = 0
         self._newest: deque[weakref.ref[CUDALaunch]] = deque(maxlen=_COPIES)  # the last one is the newest
@@ -140,7 +154,8 @@ class CUDAPlan:
         self._uploads.send(uploads, given, sources)
         key = tuple([_class_of(given[name], most) for name, most in self._dims.items()])
         try:
-            self._gpu.run(self._recording(key))
+            key, recorded = self._recording(key)
+            self._gpu.run(recorded)
             launch = CUDALaunch(self, given, self._runs % _COPIES)
             for name in self._copied:
                 self._fetch(name, self._landing(name, launch, 0, None), 0)
@@ -151,22 +166,65 @@ class CUDAPlan:
         self._newest.append(weakref.ref(launch))
         return launch
 
-    def _recording(self, key: tuple[int, ...]) -> object:
-        """Return the recorded work for sizes, which may replace the one that has not run for longest."""
-        if key not in self._recorded:
-            if len(self._recorded) == _MOST_RECORDED:
+    def _recording(self, key: tuple[int, ...]) -> tuple[tuple[int, ...], object]:
+        """Return the recorded work for sizes, with its sizes.
+
+        While other threads compile its kernels, that is the work for larger sizes, if any is recorded, since
+        kernels read how many rows there are. A new recording takes the place of the one that ran least
+        recently.
+        """
+        work = self._work_of(key)
+        if work not in self._recorded:
+            programs = [kernel.program for kernel in work.kernels if kernel is not None]
+            larger = None if self._gpu.is_ready(programs) else self._larger(key)
+            if larger is None:
+                self._recorded[work] = self._record(work)
+            else:
+                if work not in self._expected:
+                    self._expected.add(work)
+                    self._gpu.expect(programs)
+                key, work = larger, self._works[larger]
+        self._recorded.move_to_end(work)
+        return key, self._recorded[work]
+
+    def _work_of(self, key: tuple[int, ...]) -> _Work:
+        """Return the kernels for sizes; the same object for all sizes that need the same kernels."""
+        if key not in self._works:
+            kernels = tuple([step.choose(self._sizes_of(key)) for step in self._steps])
+            self._works[key] = self._distinct.setdefault(kernels, _Work(kernels))
+        return self._works[key]
+
+    def _larger(self, key: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return recorded sizes with room for these and the same forms of attention, if there are any."""
+        is_form = [name in self._forms for name in self._dims]
+        fitting = (
+            known
+            for known, work in self._works.items()
+            if work in self._recorded
+            and all(a == b if form else a >= b for a, b, form in zip(known, key, is_form, strict=True))
+        )
+        return min(fitting, default=None)
+
+    def _record(self, work: _Work) -> object:
+        """Record kernels. Earlier recordings are forgotten until there is room."""
+        launches = self._launches(work)
+        while len(self._recorded) >= _MOST_RECORDED:
+            self._forget_oldest()
+        while True:
+            try:
+                return self._gpu.record(launches)
+            except OutOfMemoryError:
+                if not self._recorded:
+                    raise
                 self._forget_oldest()
-            self._recorded[key] = self._gpu.record(self._launches(self._sizes_of(key)))
-        self._recorded.move_to_end(key)
-        return self._recorded[key]
 
     def _forget_oldest(self) -> None:
         self._gpu.forget(self._recorded.popitem(last=False)[1])
 
     def programs(self) -> Iterator[Program]:
         """Yield the programs of all sizes that runs are recorded for."""
-        for step in self._steps:
-            kernels = (step.choose(sizes) for sizes in self.all_sizes())
+        for sizes in self.all_sizes():
+            kernels = (step.choose(sizes) for step in self._steps)
             yield from {kernel.program for kernel in kernels if kernel is not None}
 
     def all_sizes(self) -> Iterator[Sizes]:
@@ -281,19 +339,16 @@ class CUDAPlan:
             if array.size and largest_of(array) >= limit:
                 raise ValueError(f"{name} has an index outside of 0 to {limit - 1}")
 
-    def _launches(self, sizes: Sizes) -> list[KernelLaunch]:
+    def _launches(self, work: _Work) -> list[KernelLaunch]:
         launches = [self._uploads.launch()]
-        chosen = [(step, step.choose(sizes)) for step in self._steps]
-        self._gpu.prepare(kernel.program for _, kernel in chosen if kernel is not None)
+        chosen = [(step, kernel) for step, kernel in zip(self._steps, work.kernels, strict=True) if kernel]
+        self._gpu.prepare(kernel.program for _, kernel in chosen)
         for step, kernel in chosen:
-            if kernel is not None:
-                compiled = self._gpu.kernel(kernel.program, kernel.name)
-                argument = self._argument(step)
-                launches.append(
-                    KernelLaunch(
-                        compiled, kernel.grid, kernel.threads, kernel.shared, argument, kernel.is_early
-                    )
-                )
+            compiled = self._gpu.kernel(kernel.program, kernel.name)
+            argument = self._argument(step)
+            launches.append(
+                KernelLaunch(compiled, kernel.grid, kernel.threads, kernel.shared, argument, kernel.is_early)
+            )
         return launches
 
     def _argument(self, step: Step) -> bytes:
