@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,53 @@ def test_keep_alive() -> None:
         assert names(models) == ["usual"]
 
     with_models(test, Script(), max_loaded=9)
+
+
+def test_a_load_does_not_delay_an_unload() -> None:
+    is_loading, may_end = threading.Event(), threading.Event()
+
+    def load_slowly(options: dict[str, Any]) -> None:
+        if options["context"] == 7:
+            is_loading.set()
+            may_end.wait(9)
+
+    async def test(models: ModelPool) -> None:
+        await use(models, "a")
+        slow = asyncio.create_task(use(models, "b", context=7))
+        await asyncio.to_thread(is_loading.wait)
+        await models.expire(Path("/a"))
+        assert names(models) == []
+        assert not slow.done()
+        may_end.set()
+        await slow
+        assert names(models) == ["b"]
+
+    with_models(test, Script(fail=load_slowly))
+
+
+def test_a_model_that_is_just_unloaded_is_loaded_after_its_end() -> None:
+    script, may_end = Script(), threading.Event()
+
+    async def test(models: ModelPool) -> None:
+        await use(models, "a")
+        (first,) = script.opened
+        close = first.close
+
+        def close_slowly() -> None:
+            may_end.wait(9)
+            close()
+
+        first.close = close_slowly  # type: ignore[method-assign]
+        ending = asyncio.create_task(models.expire(Path("/a")))
+        await asyncio.sleep(0.05)
+        again = asyncio.create_task(use(models, "a"))
+        await asyncio.sleep(0.05)
+        assert len(script.opened) == 1
+        may_end.set()
+        await asyncio.gather(ending, again)
+        assert [worker.is_running for worker in script.opened] == [False, True]
+
+    with_models(test, script)
 
 
 def test_a_long_request_is_not_cut_by_keep_alive() -> None:

@@ -85,6 +85,7 @@ class LoadedModel(Struct, eq=False):
     users     number of requests that use it or wait for a place in it
     used_at   time when the last request ended, as returned by `time.time`
     opening   the tokens that begin every text; None until they are first requested
+    closing   the end of its worker, once it has begun
     """
 
     path: Path
@@ -107,6 +108,7 @@ class LoadedModel(Struct, eq=False):
     opening: list[int] | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     timer: asyncio.TimerHandle | None = None
+    closing: asyncio.Task[None] | None = None
 
     @property
     def expires_at(self) -> float:

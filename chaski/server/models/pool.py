@@ -54,7 +54,8 @@ class ModelPool:
     @property
     def loaded(self) -> list[LoadedModel]:
         """The loaded models, the most recently used one first."""
-        return sorted(self._loaded.values(), key=lambda loaded: loaded.used_at, reverse=True)
+        found = [loaded for loaded in self._loaded.values() if loaded.closing is None]
+        return sorted(found, key=lambda loaded: loaded.used_at, reverse=True)
 
     async def refreshed(self) -> list[LoadedModel]:
         """Return the loaded models, with new descriptions of those whose workers answer in time."""
@@ -100,7 +101,7 @@ class ModelPool:
         loaded = self._loaded.get(path)
         if loaded is not None:
             loaded.keep_alive = 0.0
-            if not loaded.users:
+            if not loaded.users and path not in self._loads:
                 await self._unload(loaded)
 
     async def close(self) -> None:
@@ -171,9 +172,9 @@ class ModelPool:
         task.add_done_callback(self._tasks.discard)
 
     async def _unload(self, loaded: LoadedModel) -> None:
-        async with self._changing:
-            if not loaded.users or not loaded.worker.is_running:
-                await self._remove(loaded)
+        """Unload a model that no request uses. The load of another model does not delay this."""
+        if not loaded.users or not loaded.worker.is_running:
+            await self._remove(loaded)
 
     async def _remove(self, loaded: LoadedModel) -> None:
         """Give a model no more requests, and unload it when its current requests are answered."""
@@ -189,9 +190,12 @@ class ModelPool:
             await loaded.idle.wait()
 
     async def _close(self, loaded: LoadedModel) -> None:
+        """End the worker. Its memory is free afterwards, also if somebody else has begun to end it."""
+        if loaded.closing is None:
+            loaded.closing = asyncio.create_task(asyncio.to_thread(loaded.worker.close))
+        await asyncio.shield(loaded.closing)
         if self._loaded.get(loaded.path) is loaded:
             del self._loaded[loaded.path]
-        await asyncio.to_thread(loaded.worker.close)
 
     async def _run_load(self, needs: ModelNeeds, load: _Load) -> LoadedModel:
         try:
@@ -229,8 +233,14 @@ class ModelPool:
                 kept.close()
 
     def _next_to_go(self) -> LoadedModel:
-        """Return the least recently used model, if possible one that no request uses."""
-        return min(self._loaded.values(), key=lambda loaded: (loaded.users > 0, loaded.used_at))
+        """Return the model to unload: one that ends already, else the least recently used one.
+
+        Models that no request uses go first.
+        """
+        return min(
+            self._loaded.values(),
+            key=lambda loaded: (loaded.closing is None, loaded.users > 0, loaded.used_at),
+        )
 
     async def _load(self, needs: ModelNeeds) -> LoadedModel:
         """Load a model, and unload only as many others as necessary."""
