@@ -16,11 +16,14 @@ __all__ = ["ReplicaOptions"]
 class ReplicaOptions(Struct, frozen=True):
     """The options common to all replicas of a model.
 
-    files the model file, and the files given as options, by option name options of `chaski.load` places
-    answers that a replica computes in parallel host the address it listens on; None for the node's address
-    shards the minimum and maximum number of nodes that compute a replica together split how nodes divide the
-    model: by layers or rows gpus GPUs of a replica, or of each of its nodes; None uses one if the cluster has
-    any leaving_seconds time limit for running answers when a replica ends
+    files    the model file, and the files given as options, by option name
+    options  of `chaski.load`
+    places   answers that a replica computes in parallel
+    host     the address it listens on; None for the node's address
+    shards   minimum and maximum number of nodes that compute a replica together
+    split    how nodes divide the model: by layers or rows
+    gpus     GPUs of a replica, or of each of its nodes; None uses one if the cluster has any
+    leaving_seconds  time limit for running answers when a replica ends
     """
 
     files: dict[str, SharedFile]

@@ -41,11 +41,12 @@ class SlowError(TemporaryError):
 class Access(Struct, frozen=True):
     """The registries that may be contacted, and how.
 
-    insecure allow http without TLS if a name or a redirect asks for it private_hosts hosts that may have
-    private addresses: `host` or `host:port`, in lower case username, password for registries that require
-    them key otherwise the file of the signing key; None for the user's own key stall_seconds how long a
-    server may stay silent before a request counts as failed least_rate minimum bytes per second of each
-    connection, over `stall_seconds`
+    insecure       allow http without TLS if a name or a redirect asks for it
+    private_hosts  hosts that may have private addresses: `host` or `host:port`, in lower case
+    username, password  for registries that require them
+    key            file of the signing key for other registries; None for the user's own key
+    stall_seconds  how long a server may stay silent before a request counts as failed
+    least_rate     minimum bytes per second of each connection, over `stall_seconds`
     """
 
     insecure: bool = False
