@@ -30,8 +30,9 @@ def write_with_heads(
     said_by_layers: float = 0.6,
     vocab_size: int = 0,
     has_own_output: bool = False,
+    blocks: int = 1,
 ) -> Path:
-    """Write the tiny model `name` of a folder with a block for multi-token prediction; return its path."""
+    """Write the tiny model `name` of a folder with `blocks` for multi-token prediction; return its path."""
     random = np.random.default_rng(1)
 
     def noise(*shape: int) -> np.ndarray:
@@ -47,12 +48,13 @@ def write_with_heads(
     }
     attending = max(key.split(".")[1] for key in arrays if key.endswith("attn_q.weight"))
     block = {key: values for key, values in arrays.items() if key.startswith(f"blk.{attending}.")}
-    for key, values in block.items():
-        arrays[key.replace(f"blk.{attending}.", f"blk.{layers}.")] = values + noise(*values.shape)
-    nextn = f"blk.{layers}.nextn."
-    arrays[f"{nextn}eh_proj.weight"] = np.eye(size, 2 * size, dtype=np.float32) + noise(size, 2 * size)
-    for norm in ("enorm", "hnorm", "shared_head_norm"):
-        arrays[f"{nextn}{norm}.weight"] = 1 + noise(size)
+    for index in range(layers, layers + blocks):
+        for key, values in block.items():
+            arrays[key.replace(f"blk.{attending}.", f"blk.{index}.")] = values + noise(*values.shape)
+        nextn = f"blk.{index}.nextn."
+        arrays[f"{nextn}eh_proj.weight"] = np.eye(size, 2 * size, dtype=np.float32) + noise(size, 2 * size)
+        for norm in ("enorm", "hnorm", "shared_head_norm"):
+            arrays[f"{nextn}{norm}.weight"] = 1 + noise(size)
     if vocab_size:
         for key in arrays.keys() & {"token_embd.weight", "output.weight"}:
             more = vocab_size - len(arrays[key])
@@ -68,9 +70,9 @@ def write_with_heads(
         arrays[f"{nextn}shared_head_head.weight"] = output + noise(*output.shape)
         arrays[f"{nextn}embed_tokens.weight"] = arrays["token_embd.weight"] + noise(*output.shape)
         del arrays[f"{nextn}shared_head_norm.weight"]
-    metadata |= {f"{arch}.block_count": layers + 1, f"{arch}.nextn_predict_layers": 1}
+    metadata |= {f"{arch}.block_count": layers + blocks, f"{arch}.nextn_predict_layers": blocks}
     recurrent = metadata.get(f"{arch}.attention.recurrent_layers")
     if recurrent is not None:
-        metadata[f"{arch}.attention.recurrent_layers"] = [*map(bool, recurrent), False]
+        metadata[f"{arch}.attention.recurrent_layers"] = [*map(bool, recurrent), *[False] * blocks]
     write_gguf(path, metadata, {key: (values, QuantType.F32) for key, values in arrays.items()})
     return path

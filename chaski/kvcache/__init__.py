@@ -19,7 +19,6 @@ from chaski.kvcache.kinds import (
     linear_attention,
     matrix_states,
     pooled,
-    previous_row,
 )
 from chaski.kvcache.masks import MaskInputs
 from chaski.kvcache.recurrent import RecurrentCache, RecurrentLayer
@@ -57,5 +56,4 @@ __all__ = [
     "linear_attention",
     "matrix_states",
     "pooled",
-    "previous_row",
 ]

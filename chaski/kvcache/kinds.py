@@ -28,7 +28,6 @@ __all__ = [
     "gated_delta",
     "linear_attention",
     "pooled",
-    "previous_row",
 ]
 
 _EVERYTHING = AttentionSpan()
@@ -207,14 +206,6 @@ def linear_attention(
 def matrix_states(heads: int, key_size: int, value_size: int) -> StateShape:
     """Return the shape of the states of `ops.generalized_delta`: a matrix for each head."""
     return StateShape(heads, key_size * padded_columns(value_size))
-
-
-def previous_row(size: int, checkpoints: Checkpoints = _FEW) -> Recurrent:
-    """Return the kind of a layer that reads, for each token, a row of `size` numbers of the token before.
-
-    The operation is `ops.previous_row`. It keeps rows as a gated delta net does, and shares its cache.
-    """
-    return delayed_rows(1, size, checkpoints)
 
 
 def delayed_rows(count: int, size: int, checkpoints: Checkpoints = _FEW) -> Recurrent:

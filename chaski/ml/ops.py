@@ -47,7 +47,6 @@ from chaski.ml.recurrent_ops import (
     gated_delta,
     generalized_delta,
     pooling,
-    previous_row,
     selective_scan,
     ssd,
 )
@@ -84,7 +83,6 @@ __all__ = [
     "multiply_vector",
     "pooling",
     "position_scale",
-    "previous_row",
     "product",
     "quick_gelu",
     "relu",

@@ -23,7 +23,6 @@ __all__ = [
     "generalized_delta",
     "padded_columns",
     "pooling",
-    "previous_row",
     "selective_scan",
     "ssd",
 ]
@@ -55,18 +54,6 @@ def chunked_conv(
     require(segments.shape[1:] == (7,), "chunked_conv", segments.shape)
     filter = np.ascontiguousarray(filter, np.float32)
     return x.graph.record("chunked_conv", (x, segments, states, rows), x.shape, filter=filter)
-
-
-def previous_row(x: Tensor, states: KVBuffer, rows: KVBuffer, segments: Tensor) -> Tensor:
-    """Return the previous token's row of x (n, size) for each token of the batch; zeros for the first.
-
-    This is a convolution that takes only the previous row. `states`, `rows` and `segments` are as for
-    `chunked_conv` with two taps.
-    """
-    (size,) = x.shape[1:]
-    assert isinstance(size, int)
-    filter = np.tile(np.array([1, 0], np.float32), (size, 1))
-    return chunked_conv(x, filter, states, rows, segments)
 
 
 def gated_delta(

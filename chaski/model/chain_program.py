@@ -25,6 +25,8 @@ F32 = npt.NDArray[np.float32]
 
 # The most tokens of one batch of a block.
 _MOST_TOGETHER = 64
+# The most tokens that a chain proposes, where it has fewer blocks.
+_MOST_PROPOSED = 8
 
 
 class _Chain(Protocol):
@@ -37,9 +39,11 @@ class _Chain(Protocol):
     @property
     def is_chained(self) -> bool: ...
     @property
+    def block_layers(self) -> Sequence[Sequence[int]]: ...
+    @property
     def proposing_layers(self) -> Sequence[int]: ...
     def propose_by(
-        self, number: int, inputs: ProposalInputs, cache: Any, outputs: Tensor | None
+        self, number: int, inputs: ProposalInputs, caches: Sequence[Any], outputs: Tensor | None
     ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -47,7 +51,8 @@ class ChainProgram:
     """A plan for each block.
 
     Block k computes the last token of a sequence and the k-1 tokens proposed after it. Keys and values
-    of earlier tokens are in the cache, so a proposal reads the weights of each block once.
+    of earlier tokens are in the cache, so a proposal reads the weights of each block once. In a chain, the
+    last block proposes more tokens from its own states.
 
     `size` is that of the cache. `most_tokens`: only the first tokens of the vocabulary are proposed.
     """
@@ -64,13 +69,15 @@ class ChainProgram:
         self.most_tokens = most_tokens or chain.config.vocab_size
         self._is_chained = chain.is_chained
         self._size = chain.hidden_size
-        blocks = min(len(chain.proposing_layers), size.max_batch)
-        self._together = max(1, min(size.sequences, min(_MOST_TOGETHER, size.max_batch) // blocks))
-        self._parts = [CachePart(cache, chain.proposing_layers[block:][:1]) for block in range(blocks)]
+        blocks = min(len(chain.block_layers), size.max_batch)
+        self._most = max(blocks, min(_MOST_PROPOSED, size.max_batch)) if self._is_chained else blocks
+        self._together = max(1, min(size.sequences, min(_MOST_TOGETHER, size.max_batch) // self._most))
+        self._parts = [CachePart(cache, layers) for layers in chain.block_layers[:blocks]]
         self._plans = [self._plan(chain, block, backend, most_tokens) for block in range(blocks)]
 
     def _plan(self, chain: _Chain, block: int, backend: Backend, most_tokens: int | None) -> Plan:
-        graph, tokens = Graph(), Dim("tokens", self._together * (block + 1))
+        most = block + 1 if block + 1 < len(self._parts) else self._most
+        graph, tokens = Graph(), Dim("tokens", self._together * most)
         last = Dim("last", self._together)
         inputs = ProposalInputs(
             graph.input("tokens", (tokens,), DType.I32),
@@ -79,9 +86,9 @@ class ChainProgram:
             most_tokens,
         )
         outputs = graph.input("outputs", (last,), DType.I32)
-        (cache,) = self._parts[block].record(graph, tokens)
-        states, logits = chain.propose_by(block, inputs, cache, outputs)
-        if self._is_chained and block + 1 < len(self._parts):
+        caches = self._parts[block].record(graph, tokens)
+        states, logits = chain.propose_by(block, inputs, caches, outputs)
+        if self._is_chained:
             graph.output(HIDDEN, states)
         graph.output("top", ops.top_k(logits, graph.input("counts", (last,), DType.I32), 1))
         return backend.compile(graph)
@@ -89,7 +96,7 @@ class ChainProgram:
     def propose(self, requests: Sequence[ProposalRequest]) -> None:
         """Fill the requests, whose sequences are in the cache up to their last tokens.
 
-        A request receives fewer tokens than it wants if there are not as many blocks.
+        A request receives fewer tokens than it wants if that are more than the plans compute.
         """
         for first in range(0, len(requests), self._together):
             self._fill(requests[first : first + self._together])
@@ -97,13 +104,19 @@ class ChainProgram:
     def _fill(self, requests: Sequence[ProposalRequest]) -> None:
         own = [request.row.hidden().reshape(-1, self._size).copy() for request in requests]
         states = [np.zeros((0, self._size), np.float32)] * len(requests)
-        for block in range(len(self._plans)):
+        hidden: list[F32] = []
+        for step in range(self._most):
+            block = min(step, len(self._plans) - 1)
             going_on = [index for index, each in enumerate(requests) if len(each.proposed) < each.most]
             if not going_on:
                 return
             requests = [requests[index] for index in going_on]
             own, states = [own[index] for index in going_on], [states[index] for index in going_on]
-            hidden = [self._hidden(block, *pair) for pair in zip(own, states, strict=True)]
+            if step == block:
+                hidden = [self._hidden(block, *pair) for pair in zip(own, states, strict=True)]
+            else:  # the last block again, which reads its own state of the last token
+                pairs = zip([hidden[index] for index in going_on], states, strict=True)
+                hidden = [np.concatenate([read, found[-1:]]) for read, found in pairs]
             states = self._step(block, requests, hidden)
 
     def _hidden(self, block: int, own: F32, states: F32) -> F32:
@@ -128,8 +141,7 @@ class ChainProgram:
         }
         launch = self._plans[block].launch(values)
         top = launch.rows("top").reshape(-1, 2, 1)[:, 1, 0].astype(int).tolist()
-        is_read = self._is_chained and block + 1 < len(self._parts)
-        states = launch.rows(HIDDEN).copy() if is_read else np.concatenate(hidden)
+        states = launch.rows(HIDDEN).copy() if self._is_chained else np.concatenate(hidden)
         part.undo_forward(batch)
         for request, token in zip(requests, top, strict=True):
             request.proposed.append(token)

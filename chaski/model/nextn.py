@@ -4,12 +4,13 @@ A block after the last layer reads the embedding of a token and the model's hidd
 token, and predicts the token after both. From its own hidden state it then predicts one token more.
 
 Its keys and values depend on the token and earlier ones, as in any layer. So the model stores them with each
-batch, and they are shared, dropped and reused together with all others. The first token of a sequence has
-no hidden state before it, and no token sees its keys.
+batch, and they are shared, dropped and reused together with all others (`chaski.model.own_blocks`). The first
+token of a sequence has no hidden state before it, and no token sees its keys.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,13 +19,47 @@ from msgspec.structs import replace
 
 from chaski.errors import ModelError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import AttentionSpan, Causal, KVShape, LayerKind, RecurrentLayer, previous_row
+from chaski.kvcache import Causal, LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Graph, Operand, Tensor
 from chaski.ml.nn import Embedding, Linear, Module, Norm, RMSNorm
 from chaski.model.config import DecoderConfig
+from chaski.model.input import Inputs
 
-__all__ = ["NextnTensors", "before", "nextn_blocks", "nextn_kinds", "storing_only", "trunk_config"]
+__all__ = ["AttendingBlocks", "NextnTensors", "nextn_blocks", "storing_only", "trunk_config"]
+
+
+class AttendingBlocks(ABC):
+    """The usual parts of a `NextnModel`: blocks attend like layers, and pass on normalized states."""
+
+    is_chained = True
+    config: DecoderConfig
+
+    @abstractmethod
+    def embed(self, inputs: Inputs) -> Tensor: ...
+    @abstractmethod
+    def layer_kind(self, index: int) -> Causal: ...
+    @abstractmethod
+    def positions_of(self, inputs: Inputs, index: int) -> Any: ...
+
+    @property
+    def nextn_size(self) -> int:
+        return self.config.hidden_size
+
+    def embed_nextn(self, inputs: Inputs) -> Tensor:
+        return self.embed(inputs)
+
+    def nextn_kinds(self, index: int) -> Sequence[LayerKind]:
+        return [self.layer_kind(index)]
+
+    def nextn_context(self, inputs: Inputs, index: int, caches: Sequence[Any]) -> tuple[Any, ...]:
+        return self.positions_of(inputs, index), *caches
+
+    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
+        return norm(x)
+
+    def nextn_rows(self, x: Tensor, norm: Norm) -> Tensor:
+        return norm(x)
 
 
 class NextnTensors(Module):
@@ -66,7 +101,17 @@ class NextnTensors(Module):
         return cls(config, frozenset(names), **options)
 
     def __call__(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        return self.eh_proj(ops.concat([(self.enorm(embedded), 0, 1), (self.hnorm(hidden), self._size, 1)]))
+        """Return the block's input; a hidden state of several streams joins the embedding in each of them."""
+        size, known = self._size, self.enorm(embedded)
+        (width,) = hidden.shape[1:]
+        assert isinstance(width, int)
+        streams = [hidden] if width == size else [ops.slice(hidden, at, size) for at in range(0, width, size)]
+        joined = [
+            self.eh_proj(ops.concat([(known, 0, 1), (self.hnorm(stream), size, 1)])) for stream in streams
+        ]
+        if len(joined) == 1:
+            return joined[0]
+        return ops.concat([(x, index * size, 1) for index, x in enumerate(joined)])
 
     def embedded(self, tokens: Tensor, usual: Tensor) -> Tensor:
         """Return the block's embeddings of tokens, or `usual`, the model's."""
@@ -82,10 +127,6 @@ class NextnTensors(Module):
         (elsewhere,) = self._stored_elsewhere or (usual,)
         norm: Norm = getattr(self, "shared_head_norm", elsewhere)
         return norm
-
-    def normalized(self, x: Tensor, usual: Norm) -> Tensor:
-        """Return the normalized rows of the block; `usual` is the model's norm."""
-        return self.norm_or(usual)(x)
 
     @property
     def output(self) -> Linear | None:
@@ -112,16 +153,6 @@ def nextn_blocks(file: GGUFFile, config: DecoderConfig) -> tuple[str, ...]:
     """Return the prefixes of the tensors of the blocks after the layers of `config`."""
     blocks = range(config.num_layers, file.get(f"{file.architecture}.block_count", int))
     return tuple(f"blk.{index}." for index in blocks)
-
-
-def nextn_kinds(shape: KVShape, hidden_size: int) -> Sequence[LayerKind]:
-    """Return the block's storage: its keys and values, and the hidden states of the previous tokens."""
-    return [Causal(shape, AttentionSpan(hidden=1)), previous_row(hidden_size)]
-
-
-def before(hidden: Tensor, cache: RecurrentLayer) -> Tensor:
-    """Return the hidden state of the token before each token."""
-    return ops.previous_row(hidden, cache.states[0], cache.rows[0], cache.segments)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ a whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from chaski.kvcache.previous import StoredRows
 from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import DecoderLayer, Norm
+from chaski.ml.nn import Norm
 from chaski.model.attached import StepDraft, Target
 from chaski.model.chain_program import ChainProgram
 from chaski.model.config import DecoderConfig
@@ -40,7 +41,7 @@ __all__ = ["NextnModel", "OwnBlocks", "own_blocks"]
 
 
 class NextnModel(Model, Protocol):
-    """A model whose blocks for multi-token prediction are layers like its own.
+    """A model with blocks for multi-token prediction; `AttendingBlocks` has the usual parts.
 
     is_chained: block k reads the state of block k-1; otherwise all blocks read states of the model.
     """
@@ -49,32 +50,36 @@ class NextnModel(Model, Protocol):
 
     @property
     def config(self) -> DecoderConfig: ...
+    @property
+    def nextn_size(self) -> int:
+        """Return the size of the states that blocks read."""
 
     def norm(self, config: DecoderConfig) -> Norm: ...
-    def embed(self, inputs: Inputs) -> Tensor: ...
+    def embed_nextn(self, inputs: Inputs) -> Tensor:
+        """Return the embeddings of the tokens of a batch, which blocks read."""
 
-    def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:
-        """Return the layer of the block with the tensors `blk.{index}.`."""
+    def nextn_layer(self, file: GGUFFile, index: int) -> Callable[..., Tensor]:
+        """Return the layer of the block with the tensors `blk.{index}.`; it takes a state and a context."""
 
-    def layer_kind(self, index: int) -> Causal:
-        """Return the cache of that layer."""
+    def nextn_kinds(self, index: int) -> Sequence[LayerKind]:
+        """List the caches of that layer."""
 
-    def positions_of(self, inputs: Inputs, index: int) -> Any:
-        """Return what that layer reads about positions."""
+    def nextn_context(self, inputs: Inputs, index: int, caches: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what that layer reads in addition to the state; `caches` are those of its kinds."""
 
     def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
         """Return the state that a block reads from the output x of a layer, whose norm this is."""
+
+    def nextn_rows(self, x: Tensor, norm: Norm) -> Tensor:
+        """Return the rows that become logits from the output x of a block, whose norm this is."""
 
 
 def own_blocks(model: Any, file: GGUFFile) -> OwnBlocks | None:
     """Return the blocks of a model's file; None if it has none, or the model has no use for them."""
     if not hasattr(model, "nextn_layer") or model.config.pooling is not None:
         return None
-    kinds = model.layer_kinds()
-    # A block has one cache, and rejected tokens are dropped from those of all layers.
-    if len(kinds) > model.config.num_layers or not all(
-        kind.can_step_back for kind in kinds if isinstance(kind, Recurrent)
-    ):
+    # Rejected tokens are dropped from the caches of all layers.
+    if not all(kind.can_step_back for kind in model.layer_kinds() if isinstance(kind, Recurrent)):
         return None
     first, end = model.config.num_layers, file.get(f"{file.architecture}.block_count", int)
     present = [index for index in range(first, end) if f"blk.{index}.nextn.eh_proj.weight" in file.tensors]
@@ -96,11 +101,11 @@ class OwnBlocks(StepDraft):
         super().__init__(file, target)
         model = self._model
         config = model.config
-        self.hidden_size = config.hidden_size
+        self.hidden_size = model.nextn_size
         self.hidden_layers = (config.num_layers,)
         self._indices = tuple(indices)
-        self._rows = StoredRows(config.hidden_size)
-        layers, tensors = list[DecoderLayer](), list[NextnTensors]()
+        self._rows = StoredRows(self.hidden_size)
+        layers, tensors = list[Callable[..., Tensor]](), list[NextnTensors]()
         for index in indices:
             if (own := NextnTensors.read(file, index, config, norm=model.norm)) is None:
                 break
@@ -126,54 +131,67 @@ class OwnBlocks(StepDraft):
         """Return whether a block reads the state of the block before it."""
         return self._model.is_chained
 
+    def _block_kinds(self) -> Sequence[Sequence[LayerKind]]:
+        """Return the caches of each block. No token sees those that a block has no state for."""
+        return [
+            [
+                replace(kind, span=replace(kind.span, hidden=number)) if isinstance(kind, Causal) else kind
+                for kind in self._model.nextn_kinds(index)
+            ]
+            for number, index in enumerate(self._indices, 1)
+        ]
+
     def layer_kinds(self) -> Sequence[LayerKind]:
-        kinds = list[LayerKind]()
-        for number, index in enumerate(self._indices, 1):
-            kind = self._model.layer_kind(index)
-            kinds.append(replace(kind, span=replace(kind.span, hidden=number)))
-        return [*kinds, *[self._rows.kind] * len(kinds)]
+        return [*chain.from_iterable(self._block_kinds()), *[self._rows.kind] * len(self._indices)]
+
+    @property
+    def block_layers(self) -> Sequence[Sequence[int]]:
+        """List for each block the numbers of its caches, after those of the target."""
+        numbers = iter(super().proposing_layers)
+        return [list(islice(numbers, len(kinds))) for kinds in self._block_kinds()]
 
     @property
     def proposing_layers(self) -> Sequence[int]:
-        return super().proposing_layers[: len(self._indices)]
+        return list(chain.from_iterable(self.block_layers))
 
     def store(self, inputs: Inputs, hidden: HiddenStates, caches: Sequence[Any]) -> Tensor:
         """See `AttachedDraft`. The rows to propose from contain what each block reads for the next token."""
         model, count = self._model, len(self._blocks)
         state = model.nextn_state(hidden[self.hidden_layers[0]], _output_norm(model))
-        usual = model.embed(inputs)
+        usual, remaining = model.embed_nextn(inputs), iter(caches)
+        own = [list(islice(remaining, len(kinds))) for kinds in self._block_kinds()]
         rows = list[Tensor]()
         for number, (layer, tensors) in enumerate(self._blocks):
             rows.append(state.rows(inputs.outputs))
-            before = self._rows.previous(state, caches[count + number])
-            context = model.positions_of(inputs, self._indices[number])
+            before = self._rows.previous(state, next(remaining))
+            context = model.nextn_context(inputs, self._indices[number], own[number])
             x = tensors(tensors.embedded(inputs.tokens, usual), before)
             if self.is_chained and number + 1 < count:
-                x = layer(x, context, caches[number], outputs=None)
+                x = layer(x, *context, outputs=None)
                 state = model.nextn_state(x, tensors.norm_or(_output_norm(model)))
                 continue
             with storing_only(x.graph):
-                layer(x, context, caches[number], outputs=None)
+                layer(x, *context, outputs=None)
             state = before
         if count == 1:
             return rows[0]
         return ops.concat([(row, index * self.hidden_size, 1) for index, row in enumerate(rows)])
 
     def propose(self, inputs: ProposalInputs, caches: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        return self.propose_by(0, inputs, caches[0], None)
+        return self.propose_by(0, inputs, caches, None)
 
     def propose_by(
-        self, number: int, inputs: ProposalInputs, cache: Any, outputs: Tensor | None
+        self, number: int, inputs: ProposalInputs, caches: Sequence[Any], outputs: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Record a proposal of block `number` -> states of all tokens, and logits of those at `outputs`."""
         model, (layer, tensors) = self._model, self._blocks[number]
         tokens = Inputs(inputs.tokens, inputs.positions, inputs.tokens)
-        embedded = tensors.embedded(inputs.tokens, model.embed(tokens))
-        context = model.positions_of(tokens, self._indices[number])
-        x = layer(tensors(embedded, inputs.hidden), context, cache, outputs=None)
+        embedded = tensors.embedded(inputs.tokens, model.embed_nextn(tokens))
+        context = model.nextn_context(tokens, self._indices[number], caches)
+        x = layer(tensors(embedded, inputs.hidden), *context, outputs=None)
         norm = tensors.norm_or(_output_norm(model))
         state = model.nextn_state(x, norm)
-        last = norm(x if outputs is None else x.rows(outputs))
+        last = model.nextn_rows(x if outputs is None else x.rows(outputs), norm)
         own, most = tensors.output, inputs.most_tokens
         if own is None:
             return state, self.target.logits(last, most)

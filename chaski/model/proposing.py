@@ -16,7 +16,7 @@ from chaski.kvcache.part import CachePart
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.model.output_rows import HIDDEN, OutputRow
-from chaski.model.registry import Model, ModelConfig
+from chaski.model.registry import ModelConfig
 from chaski.model.token_choice import TokenChoice, TopLogit
 
 __all__ = [
@@ -25,14 +25,11 @@ __all__ = [
     "ProposalRequest",
     "Proposing",
     "ProposingCost",
-    "ProposingModel",
     "ProposingProgram",
     "layer_bytes",
     "num_common_tokens",
     "output_bytes",
     "places",
-    "proposing_cost",
-    "proposing_of",
     "text_coordinates",
     "token_bytes",
 ]
@@ -102,22 +99,6 @@ class Proposing(Protocol):
         """Record: tokens, and the hidden state before each (n, size) -> theirs, and logits."""
 
 
-class ProposingModel(Model, Proposing, Protocol):
-    """A model whose file may contain a block that proposes; without it, `proposing_layers` is empty."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-
-    def leave_out_proposing(self) -> None:
-        """Drop the block that proposes. Call this before weights are placed."""
-
-
-def proposing_of(model: Model) -> ProposingModel | None:
-    """Return the model if it can propose tokens, else None."""
-    proposing: Any = model
-    return proposing if getattr(model, "proposing_layers", ()) else None
-
-
 def num_common_tokens(vocab_size: int) -> int | None:
     """Return how many tokens at the start of the vocabulary are common; None for a small vocabulary.
 
@@ -125,16 +106,6 @@ def num_common_tokens(vocab_size: int) -> int | None:
     covers nearly all of a text in English or of code, at a quarter of the cost of logits.
     """
     return None if vocab_size < _LARGE_VOCABULARY else vocab_size // 4 // 256 * 256
-
-
-def proposing_cost(model: Proposing, file: GGUFFile, output_share: float = 1.0) -> ProposingCost:
-    """Return the cost of a proposed token: bytes read, as a share of those that the model reads for a token.
-
-    Reading weights takes most of the time of decoding. A proposal reads `output_share` of the output layer.
-    """
-    output = output_bytes(file)
-    own = layer_bytes(file, f"blk.{model.proposing_layers[0]}.") + output_share * output
-    return ProposingCost(token=own / token_bytes(file))
 
 
 def token_bytes(file: GGUFFile) -> float:

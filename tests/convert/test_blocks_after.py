@@ -6,15 +6,19 @@ tests/model/test_families.py: the configurations `blocks`.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import chaski
 from chaski.convert.convert import convert
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
-from tests.families import NAMES, VARIANTS, checkpoint, converted, expected, settings_of
+from chaski.formats.safetensors import open_safetensors
+from tests.families import DATA, NAMES, VARIANTS, checkpoint, converted, expected, settings_of
+from tests.safetensors_files import write_safetensors
 
 WITH_BLOCKS = [family for family in NAMES if "blocks" in settings_of(family)]
 
@@ -30,6 +34,31 @@ def test_blocks_of_a_checkpoint_propose(family: str) -> None:
         ]
     assert found[0].token_ids == found[1].token_ids
     assert found[1].done.proposed_tokens > 0
+
+
+def test_all_blocks_of_qwen_share_what_is_outside_of_their_layers(tmp_path: Path) -> None:
+    source = DATA.parent / "checkpoints" / "qwen35"
+    folder = shutil.copytree(source, tmp_path / "two")
+    stored = open_safetensors(source / "model.safetensors")
+    tensors = {name: (each.dtype, np.asarray(each.data)) for name, each in stored.items()}
+    first = {name: each for name, each in tensors.items() if "mtp.layers.0." in name}
+    tensors |= {name.replace(".0.", ".1."): (dtype, values[::-1]) for name, (dtype, values) in first.items()}
+    write_safetensors(folder / "model.safetensors", tensors)
+    convert(folder, tmp_path / "two.gguf", "F32")
+    with open_gguf(tmp_path / "two.gguf") as found:
+        assert found.get("qwen35.nextn_predict_layers", int) == 2
+        end = found.get("qwen35.block_count", int)
+        one, other = (
+            {
+                name.removeprefix(prefix): info.data.tobytes()
+                for name, info in found.tensors.items()
+                if name.startswith(prefix)
+            }
+            for prefix in (f"blk.{end - 2}.", f"blk.{end - 1}.")
+        )
+    assert one.keys() == other.keys()
+    same = {name for name in one if one[name] == other[name]}
+    assert same == {f"nextn.{name}.weight" for name in ("eh_proj", "enorm", "hnorm", "shared_head_norm")}
 
 
 def test_a_checkpoint_that_lost_its_blocks_gets_none(tmp_path: Path) -> None:

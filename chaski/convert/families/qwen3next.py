@@ -210,13 +210,11 @@ def _more_tokens(config: Config, names: Set[str], rows: list[Row]) -> Iterator[P
         for planned in own:
             assert isinstance(planned, Mapped)
             yield replace(planned, name=planned.name.replace(f"blk.{index}.", block, 1))
-        if index == 0:
-            for source, name in _NEXTN.items():
-                shape = (hidden, 2 * hidden) if source == "fc" else (hidden,)
-                sources = (f"mtp.{source}.weight",)
-                yield Mapped(
-                    f"{block}nextn.{name}.weight", shape, sources, shift=0.0 if source == "fc" else 1.0
-                )
+        # All blocks share these tensors.
+        for source, name in _NEXTN.items():
+            shape = (hidden, 2 * hidden) if source == "fc" else (hidden,)
+            shift = 0.0 if source == "fc" else 1.0
+            yield Mapped(f"{block}nextn.{name}.weight", shape, (f"mtp.{source}.weight",), shift=shift)
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from chaski.formats.gguf import GGUFFile
-from chaski.ml.graph import Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import DecoderLayer, Norm, RouterConfig
+from chaski.ml.nn import DecoderLayer, RouterConfig
 from chaski.model.arch import llama
 from chaski.model.architecture import Architecture
 from chaski.model.experts import dense_block, dense_layers, experts, read_router
+from chaski.model.nextn import AttendingBlocks
 
 ARCHITECTURE = Architecture("deepseek", "DeepSeek MoE 16B", reads=("leading_dense_block_count",))
 
 
-class Model(llama.Model):
+class Model(llama.Model, AttendingBlocks):
     """A model with experts in most layers. Blocks for multi-token prediction after them are `OwnBlocks`."""
-
-    is_chained = True
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
         layers = super().layers(file)
@@ -35,9 +33,6 @@ class Model(llama.Model):
         if (dense := dense_block(file, self.config, index)) is not None:
             layer.ffn = dense
         return layer
-
-    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
-        return norm(x)
 
     def router(self, file: GGUFFile) -> RouterConfig:
         return read_router(file, Gating.SOFTMAX, normalized=False)

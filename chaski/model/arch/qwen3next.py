@@ -32,9 +32,7 @@ from chaski.model.decoder import Decoder
 from chaski.model.delta_net import DeltaConfig, GatedDeltaNet
 from chaski.model.experts import read_router
 from chaski.model.input import Inputs
-from chaski.model.nextn import NextnTensors, before, nextn_kinds
-from chaski.model.output_rows import HIDDEN
-from chaski.model.proposing import ProposalInputs
+from chaski.model.nextn import AttendingBlocks, nextn_blocks, trunk_config
 
 ARCHITECTURE = Architecture(
     "qwen3next",
@@ -53,19 +51,13 @@ class GatedAttention(qwen3.Attention):
         super().__init__(config)
         self.attn_q = Linear(config.hidden_size, 2 * config.num_heads * config.head_size)
 
-    def keys_and_values(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values that the cache stores, as `Head.store` does."""
-        c = self._config
-        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
-        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
-        return ops.rope(k, rope), v
-
     def __call__(self, x: Tensor, rope: Tensor, cache: LayerCache) -> Tensor:
         c = self._config
         q_gate = self.attn_q(x).reshape(c.num_heads, 2 * c.head_size)
         q = ops.rope(self.attn_q_norm(ops.slice(q_gate, 0, c.head_size)), rope)
-        k, v = self.keys_and_values(x, rope)
-        attended = attention(q, k, v, cache, scale=c.head_size**-0.5)
+        k = self.attn_k_norm(self.attn_k(x).reshape(c.num_kv_heads, c.head_size))
+        v = self.attn_v(x).reshape(c.num_kv_heads, c.value_size)
+        attended = attention(q, ops.rope(k, rope), v, cache, scale=c.head_size**-0.5)
         gate = ops.slice(q_gate, c.head_size, c.head_size).reshape(c.num_heads * c.head_size)
         return self.attn_output(ops.multiply(attended, ops.sigmoid(gate)))
 
@@ -87,30 +79,12 @@ class Layer(Module):
         return x + self.ffn(self.post_attention_norm(x))
 
 
-class Head(Layer):
-    """The block after the last layer. It predicts the token after the next one; see `NextnTensors`."""
-
-    attn: GatedAttention
-
-    def __init__(
-        self, config: DecoderConfig, ffn: SwiGLU | MoEWithSharedExpert, tensors: NextnTensors
-    ) -> None:
-        super().__init__(config, GatedAttention(config), ffn)
-        self.nextn = tensors
-
-    def store(self, embedded: Tensor, hidden: Tensor, rope: Tensor, cache: LayerCache) -> None:
-        """Store the keys and values of tokens, each computed with the hidden state of the previous token."""
-        x = self.attn_norm(self.nextn(embedded, hidden))
-        cache.update(*self.attn.keys_and_values(x, rope))
-
-
-class Model(Decoder):
-    """Qwen 3 Next. The first of the multi-token prediction blocks after the last layer proposes tokens."""
-
-    token_ids = None
+class Model(Decoder, AttendingBlocks):
+    """Qwen 3 Next. Blocks for multi-token prediction after the last layer attend; see `OwnBlocks`."""
 
     def __init__(self, file: GGUFFile) -> None:
-        config = DecoderConfig.read(file)
+        whole = DecoderConfig.read(file)
+        config = trunk_config(file, whole)
         super().__init__(config)
         if config.value_size != config.head_size:
             raise ModelError(
@@ -118,43 +92,16 @@ class Model(Decoder):
             )
         self._delta = DeltaConfig.read(file)
         self._rope = config.rope.rope(neox=True)
-        extra = file.get(f"{file.architecture}.nextn_predict_layers", int, 0)
-        layers = config.num_layers - extra
-        if layers < 1:
-            raise ModelError(
-                f"{file.path}: {extra} of {config.num_layers} blocks are for multi-token prediction, so no "
-                "layer is left"
-            )
-        self._is_linear = tuple(is_recurrent(file, config.num_layers, interval=4)[:layers])
-        self.blk = [self.layer(file, index) for index in range(layers)]
-        self.unused = tuple(f"blk.{index}." for index in range(layers, config.num_layers))
-        tensors = NextnTensors.read(file, layers, config)
-        if tensors is not None:
-            self.blk.append(Head(config, self.ffn(file), tensors))
-            self.unused = self.unused[1:]
+        self._is_linear = tuple(is_recurrent(file, whole.num_layers, interval=4)[: config.num_layers])
+        self.blk = [self.layer(file, index) for index in range(config.num_layers)]
+        self.unused = nextn_blocks(file, config)
 
     def layer(self, file: GGUFFile, index: int) -> Layer:
         return Layer(self.config, self._attn(file, index), self.ffn(file))
 
-    @property
-    def hidden_size(self) -> int:
-        return self.config.hidden_size
-
-    @property
-    def proposing_layers(self) -> Sequence[int]:
-        """See `Proposing`."""
-        return [len(self._is_linear)] if self._head is not None else []
-
-    def leave_out_proposing(self) -> None:
-        """See `Proposing`."""
-        layers = len(self._is_linear)
-        self.unused = tuple(f"blk.{index}." for index in range(layers, self.config.num_layers))
-        del self.blk[layers:]
-
-    @property
-    def _head(self) -> Head | None:
-        last = self.blk[-1]
-        return last if isinstance(last, Head) else None
+    def nextn_layer(self, file: GGUFFile, index: int) -> Layer:
+        """Return the layer of a block; see `NextnModel`."""
+        return Layer(self.config, GatedAttention(self.config), self.ffn(file))
 
     def _attn(self, file: GGUFFile, index: int) -> GatedAttention | GatedDeltaNet:
         if not self._is_linear[index]:
@@ -174,39 +121,27 @@ class Model(Decoder):
         return MoEWithSharedExpert(MoE(size, hidden, router), GatedSharedExpert(size, shared))
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        c = self.config
-        shape = c.kv_shape(self._rope)
         linear = self._delta.kind()
-        kinds: list[LayerKind] = [linear if is_linear else Causal(shape) for is_linear in self._is_linear]
-        return kinds if self._head is None else [*kinds, *nextn_kinds(shape, c.hidden_size)]
+        return [
+            linear if is_linear else self.layer_kind(index) for index, is_linear in enumerate(self._is_linear)
+        ]
+
+    def layer_kind(self, index: int) -> Causal:
+        """Return the cache of a layer that attends, or of a block after the layers."""
+        return Causal(self.config.kv_shape(self._rope))
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """Return the input of the first layer."""
+        return inputs.with_images(self.token_embd(inputs.tokens))
+
+    def positions_of(self, inputs: Inputs, index: int) -> Tensor:
+        """Return what attention of a block after the layers reads about positions."""
+        return inputs.rope_table(self._rope)
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
         rope = inputs.rope_table(self._rope)
-        embedded = x = inputs.with_images(self.token_embd(inputs.tokens))
-        head, layers = self._head, len(self._is_linear)
-        blocks = self.blk[:layers]
-        for layer, is_linear, cache in zip(blocks, self._is_linear, caches, strict=False):
+        x = self.embed(inputs)
+        for layer, is_linear, cache in zip(self.blk, self._is_linear, caches, strict=True):
             context = (cache,) if is_linear else (rope, cache)
-            outputs = inputs.enter(layer, blocks, x)
-            x = layer(x, *context, outputs=outputs if head is None else None)
-        if head is None:
-            return self.head(inputs.leave(x))
-        x = self.output_norm(x)
-        embedded = head.nextn.embedded(inputs.tokens, embedded)
-        head.store(embedded, before(x, caches[layers + 1]), rope, caches[layers])
-        (x,) = output_rows(inputs.outputs, x)
-        x.graph.output(HIDDEN, x)
-        return self.output_of(x)
-
-    def propose(self, inputs: ProposalInputs, caches: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """See `Proposing`."""
-        head = self._head
-        assert head is not None, "it has a head"
-        rope = ops.rope_table(inputs.positions, self._rope)
-        embedded = head.nextn.embedded(inputs.tokens, self.token_embd(inputs.tokens))
-        x = head(head.nextn(embedded, inputs.hidden), rope, caches[0], outputs=None)
-        x = head.nextn.normalized(x, self.output_norm)
-        output, most = head.nextn.output, inputs.most_tokens
-        if output is None:
-            return x, self.plain_logits(x, most)
-        return x, output(x) if most is None else ops.first_outputs(x, output.weight, most)
+            x = layer(x, *context, outputs=inputs.enter(layer, self.blk, x))
+        return self.head(inputs.leave(x))

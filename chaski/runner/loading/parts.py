@@ -22,7 +22,6 @@ from chaski.model.drafts import attach_draft, is_attached
 from chaski.model.file_dialects import open_model
 from chaski.model.metadata import blamed_on
 from chaski.model.own_blocks import own_blocks
-from chaski.model.proposing import proposing_of
 from chaski.model.registry import Model, build_model, max_context_of
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.loading.files import OpenedModel
@@ -159,8 +158,6 @@ def _drafts(
             "such as one that denoises; load it without a draft"
         )
     file = open_model(find_model(draft).path)
-    if (proposing := proposing_of(network)) is not None:
-        proposing.leave_out_proposing()  # the draft proposes in its place
     return (None, attach_draft(file, Target(network, model.file))) if is_attached(file) else (file, None)
 
 

@@ -21,7 +21,6 @@ from chaski.model.attached import AttachedDraft
 from chaski.model.encoder import EncoderProgram, encoder_memory
 from chaski.model.multimodal import EncoderShape, LimitedByContext
 from chaski.model.program import Program
-from chaski.model.proposing import ProposingProgram, proposing_cost, proposing_of
 from chaski.model.registry import Model, encoding_of
 from chaski.model.weights import place_weights
 from chaski.runner.engine.images import EncodedImages
@@ -114,9 +113,9 @@ class Reservation:
         claimed: int = 0,
         num_outputs: int | None = None,
     ) -> None:
-        """`draft` replaces a block of the model's own that proposes.
+        """`claimed`: bytes of the host that count as unavailable.
 
-        `claimed`: bytes of the host that count as unavailable. A `Sizing` is limited by what is available.
+        A `Sizing` is limited by what is available.
         """
         place_weights(model, file, backend, projector, draft)
         encoding = encoding_of(model)
@@ -170,29 +169,16 @@ class Reservation:
             )
             if encoding is not None:
                 self.images = EncodedImages(EncoderProgram(encoding, backend, own_type), size.sequences)
-            self.heads = _heads(model, file, draft, self.cache, backend, size)
+            if draft is not None:
+                self.heads = _heads(draft, self.cache, backend, size)
             plans = {held.device: held.plans for held in backend.memory().devices}
             self.needs = replace(self.needs, plans=plans)
 
 
-def _heads(
-    model: Model,
-    file: GGUFFile,
-    draft: AttachedDraft | None,
-    cache: Cache,
-    backend: Backend,
-    size: CacheSize,
-) -> OwnHeads | None:
-    """Return what proposes tokens from the model's hidden states, if anything does."""
-    vocab_size = model.config.vocab_size
-    if draft is not None:
-        ordered = vocab_size if draft.is_ordered else None
-        return OwnHeads.of(partial(draft.program, cache, backend, size), draft.cost, ordered)
-    own = proposing_of(model)
-    if own is None:
-        return None
-    program = partial(ProposingProgram, own, cache, backend, size.sequences)
-    return OwnHeads.of(program, partial(proposing_cost, own, file), vocab_size)
+def _heads(draft: AttachedDraft, cache: Cache, backend: Backend, size: CacheSize) -> OwnHeads:
+    """Return what proposes tokens from the model's hidden states."""
+    ordered = draft.config.vocab_size if draft.is_ordered else None
+    return OwnHeads.of(partial(draft.program, cache, backend, size), draft.cost, ordered)
 
 
 def _image_memory(backend: Backend, shape: EncoderShape, dtype: DType, parallel: int) -> list[KindMemory]:

@@ -7,7 +7,7 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
 from chaski.ml.backend import Backend, Memory, ProgressCallback
 from chaski.model.metadata import blamed_on
-from chaski.model.proposing import ProposingCost, proposing_of, token_bytes
+from chaski.model.proposing import ProposingCost, token_bytes
 from chaski.model.registry import build_model
 from chaski.model.vocabulary import num_shared_tokens
 from chaski.runner.loading.reservation import Reservation, kv_types
@@ -35,8 +35,6 @@ class DraftResources:
         self._size = size
         self._file = file
         network = build_model(self._file)
-        if (proposing := proposing_of(network)) is not None:
-            proposing.leave_out_proposing()
         if network.config.pooling is not None:
             raise UnsupportedError(f"{self._file.path.name} makes embeddings, not text: it cannot be a draft")
         self._num_shared = num_shared_tokens(target, vocab_size, self._file, network.config.vocab_size)

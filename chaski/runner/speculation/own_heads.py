@@ -1,4 +1,4 @@
-"""A model proposes its own next tokens, by a block for multi-token prediction (see `chaski.model.nextn`).
+"""A model proposes its own next tokens, by blocks for multi-token prediction (see `chaski.model.nextn`).
 
 The block reads the hidden state that the last token was chosen from, proposes a token, and then continues
 from its own hidden state. Its stores are taken back: the model stores the same tokens again with the next

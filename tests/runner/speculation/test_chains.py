@@ -23,6 +23,7 @@ from tests.families import converted
 
 SIZE, HEADS, KV_HEADS, HEAD, FFN, TURNED, LAYERS, BLOCKS = 32, 4, 2, 12, 44, 6, 2, 3
 BASE, EPS = 10000.0, 1e-5
+MORE = 2
 PROMPT = np.random.default_rng(2).integers(5, 300, 20).tolist()
 Weights = dict[str, np.ndarray]
 
@@ -112,7 +113,10 @@ def layer(known: Weights, index: int, x: np.ndarray, first: int = 0) -> np.ndarr
 
 
 def proposed(known: Weights, tokens: list[int], is_chained: bool) -> list[int]:
-    """Return the token of each block after the tokens, the last of which the model has not computed."""
+    """Return the token of each block after the tokens, the last of which the model has not computed.
+
+    In a chain, the last block proposes `MORE` tokens by its own states.
+    """
     x = known["token_embd"][tokens[:-1]].astype(np.float64)
     for index in range(LAYERS):
         x = layer(known, index, x)
@@ -126,6 +130,13 @@ def proposed(known: Weights, tokens: list[int], is_chained: bool) -> list[int]:
         embedded = known["token_embd"][found]
         joined = np.concatenate([normed(embedded, w["enorm"]), normed(states, w["hnorm"])], -1)
         x = layer(known, LAYERS + block, joined @ w["eh_proj"].T, first=block + 1)
+        read, before = states, normed(x, w["shared_head_norm"])
+        found.append(int((before[-1] @ known["output"].T).argmax()))
+    for _ in range(MORE if is_chained else 0):
+        read = np.concatenate([read, before[-1:]])
+        embedded = known["token_embd"][found]
+        joined = np.concatenate([normed(embedded, w["enorm"]), normed(read, w["hnorm"])], -1)
+        x = layer(known, LAYERS + BLOCKS - 1, joined @ w["eh_proj"].T, first=BLOCKS)
         before = normed(x, w["shared_head_norm"])
         found.append(int((before[-1] @ known["output"].T).argmax()))
     return found[len(tokens) :]
@@ -137,7 +148,7 @@ def test_proposals_are_those_of_the_definition(
 ) -> None:
     monkeypatch.setattr(Model, "is_chained", is_chained)
     monkeypatch.setattr(NgramSpeculator, "propose", lambda self: [])
-    monkeypatch.setattr(PayingLength, "current", lambda *arguments: 7)
+    monkeypatch.setattr(PayingLength, "current", lambda *arguments: BLOCKS + MORE)
     asked = list[Any]()
     propose = ChainProgram.propose
 
@@ -153,4 +164,4 @@ def test_proposals_are_those_of_the_definition(
     for position, tokens in asked:
         wanted = proposed(known, text[: position + 1], is_chained)
         assert tokens == wanted[: len(tokens)]
-    assert max(len(tokens) for _, tokens in asked) == BLOCKS
+    assert max(len(tokens) for _, tokens in asked) == BLOCKS + MORE * is_chained

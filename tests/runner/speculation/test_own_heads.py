@@ -23,6 +23,7 @@ from tests.own_heads import DATA, write_with_heads
 from tests.rewriting import all_tensors
 
 NAMES = ("qwen35", "qwen35moe", "qwen3next")
+MORE = ("own-output", "two-heads")
 DRAFTED = ("qwen3", "gemma3", "gpt-oss", "qwen35 drafted")
 BLOCKS = ("qwen3 blocks", "qwen35 blocks")
 ASSISTED = ("gemma4", "gemma4-small")
@@ -38,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in NAMES:
         write_with_heads(name, folder / f"{name}.gguf")
     write_with_heads("qwen35", folder / "own-output.gguf", has_own_output=True)
+    write_with_heads("qwen35", folder / "two-heads.gguf", blocks=2)
     write_with_heads("qwen35", folder / "rare.gguf", vocab_size=700, said_by_layers=0.1)
     for variant in NEXTN:
         write_with_blocks(variant, folder / f"{variant.replace('/', ' ')}.gguf")
@@ -53,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(
-    scope="module", params=[*NAMES, "own-output", *DRAFTED, *ASSISTED, *BLOCKS, "mimo2 usual", "step35 usual"]
+    scope="module", params=[*NAMES, *MORE, *DRAFTED, *ASSISTED, *BLOCKS, "mimo2 usual", "step35 usual"]
 )
 def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[chaski.LLM]:
     path = folder / f"{request.param}.gguf"
@@ -77,7 +79,7 @@ OPTIONS: list[dict[str, Any]] = [
 OF_EACH_KIND = ("qwen35", "qwen3", "gemma4", "qwen3 blocks", "step35 usual")
 CASES = [
     (name, options)
-    for name in (*NAMES, "own-output", *DRAFTED, *ASSISTED, *BLOCKS, *OWN)
+    for name in (*NAMES, *MORE, *DRAFTED, *ASSISTED, *BLOCKS, *OWN)
     for options in (OPTIONS if name in OF_EACH_KIND else OPTIONS[:2])
 ]
 
@@ -95,7 +97,7 @@ def test_the_answer_is_the_same(model: chaski.LLM, options: dict[str, Any]) -> N
     assert plain.done.proposed_tokens == 0
 
 
-@pytest.mark.parametrize("name", [*NAMES, *OWN])
+@pytest.mark.parametrize("name", [*NAMES, "two-heads", *OWN])
 def test_the_numbers_are_those_of_the_model_without_them(folder: Path, name: str) -> None:
     whole, without = folder / f"{name}.gguf", folder / f"{name}-without.gguf"
     with open_gguf(whole) as file:
@@ -116,7 +118,7 @@ def proposals(model: chaski.LLM, prompt: list[int], **options: Any) -> tuple[Any
     return answer.token_ids, answer.done.proposed_tokens, answer.done.accepted_tokens
 
 
-@pytest.mark.parametrize("name", ["qwen35", "glm4moe usual", "mimo2 usual", "step35 usual"])
+@pytest.mark.parametrize("name", ["qwen35", "two-heads", "glm4moe usual", "mimo2 usual", "step35 usual"])
 def test_the_same_tokens_are_proposed_in_chunks_and_behind_a_cached_prompt(folder: Path, name: str) -> None:
     """They depend on the keys that the block stores, so these are the same, too."""
     longer = [*PROMPT, 7, 9, 11]
