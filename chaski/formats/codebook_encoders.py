@@ -1,4 +1,4 @@
-"""Encoders of the types with codebooks, IQ1 to IQ3, and of the ternary types.
+"""Encoders of the types with codebooks, IQ1 to IQ3.
 
 A sub-block has a scale of few bits, and the levels of each 8 or 4 elements are an entry of the type's
 codebook. The native core searches for the scales and for the entries.
@@ -19,7 +19,7 @@ from chaski.formats.packing import pack
 from chaski.formats.quant import Bytes, Floats, PackedBlocks, QuantType
 from chaski.formats.scale_search import element_weights, reciprocal
 
-__all__ = ["CODEBOOK_ENCODERS", "encode_ternary"]
+__all__ = ["CODEBOOK_ENCODERS"]
 
 _ALIKE = np.float32(1)
 _STEPS = np.array([0, -1, 1], np.float32)[:, None, None]
@@ -141,30 +141,6 @@ def _put_iq1_m(blocks: PackedBlocks, parts: _Parts) -> None:
     blocks["qh"] = pack((parts.entries >> 8).astype(np.uint8) | parts.signs << 3, 4, 1)
     levels = parts.scales.astype(np.uint16).reshape(len(blocks), 4, 4) << np.arange(0, 12, 3, dtype=np.uint16)
     blocks["scales"] = np.bitwise_or.reduce(levels, axis=2)
-
-
-def encode_ternary(type: QuantType, values: Floats) -> PackedBlocks:
-    """Encode TQ1_0 or TQ2_0: -d, 0 and d, where d is the largest magnitude."""
-    blocks = np.zeros(len(values), type.layout)
-    d = np.abs(values).max(axis=1, keepdims=True)
-    blocks["d"] = d[:, 0]
-    scaled = values * reciprocal(d)
-    digits = (np.trunc(scaled + np.copysign(np.float32(0.5), scaled)) + 1).astype(np.uint8)
-    if type is QuantType.TQ2_0:
-        blocks["qs"] = pack(digits, 2, 32)
-        return blocks
-    blocks["qs"] = np.hstack([_in_base_3(digits[:, :160], 32), _in_base_3(digits[:, 160:240], 16)])
-    blocks["qh"] = _in_base_3(digits[:, 240:], 4)
-    return blocks
-
-
-def _in_base_3(digits: Bytes, count: int) -> Bytes:
-    """Put up to five digits into each of `count` bytes, as fractions of 256."""
-    columns = digits.reshape(len(digits), -1, count).astype(np.uint32)
-    powers = 3 ** np.arange(4, 4 - columns.shape[1], -1, dtype=np.uint32)
-    numbers = (columns * powers[:, None]).sum(axis=1)
-    fractions: Bytes = ((numbers * 256 + 242) // 243).astype(np.uint8)
-    return fractions
 
 
 def _codebook_encoder(

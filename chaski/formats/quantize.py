@@ -1,8 +1,7 @@
 """Quantization: float tensors to the blocks of `quant.py`, on all cores.
 
-The native core computes. Plain numbers and blocks without a search are ggml's to the bit. For the K types and
-IQ4, the core searches for the scales: the format fixes the meaning of a block, but not the choice of its
-numbers.
+The native core computes. Plain numbers and blocks without a search are ggml's to the bit. For the other types
+the core searches for the scales: the format fixes the meaning of a block, but not the choice of its numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from chaski import _native
 from chaski.errors import FormatError, UnsupportedError
-from chaski.formats.codebook_encoders import encode_ternary
 from chaski.formats.quant import Bytes, Floats, QuantType, as_float32, row_bytes
 from chaski.formats.scale_search import element_weights
 from chaski.formats.searched import BY_IMPORTANCE, SEARCHED
@@ -34,7 +32,8 @@ _PARTS_OF_A_THREAD = 4  # so that a thread that falls behind leaves some to the 
 _WORTH_A_THREAD = 1 << 20
 _SEARCHED_WORTH_A_THREAD = 1 << 16
 _LEAST_IMPORTANCE = 1e-6  # of the mean
-_PLAINLY_WEIGHTED = (QuantType.Q6_K,)  # with so many levels, magnitudes need not count in addition
+# Magnitudes need not count in addition with so many levels, or with so few that all large ones share one.
+_PLAINLY_WEIGHTED = (QuantType.Q6_K, QuantType.Q1_0, QuantType.Q2_0, QuantType.TQ1_0, QuantType.TQ2_0)
 
 
 def quantize(
@@ -135,12 +134,6 @@ def _encode_by_search(values: Floats, type: QuantType, out: Bytes) -> None:
     out[:] = SEARCHED[type](values, None).view(np.uint8).reshape(out.shape)
 
 
-def _encode_ternary(values: Floats, type: QuantType, out: Bytes) -> None:
-    """Encode blocks of three values, which follow from the largest magnitude."""
-    _check_range(float(np.abs(values).max(initial=0.0)), type)
-    out[:] = encode_ternary(type, values).view(np.uint8).reshape(out.shape)
-
-
 def _encode_by_importance(values: Floats, importance: Floats, type: QuantType, out: Bytes) -> None:
     """Encode blocks so that errors in columns of large importance are small."""
     _check_range(float(np.abs(values).max(initial=0.0)), type)
@@ -158,11 +151,8 @@ _ENCODERS: dict[QuantType, Callable[[Floats, QuantType, Bytes], None]] = {
     QuantType.Q5_1: _encode_plainly,
     QuantType.Q8_0: _encode_plainly,
     QuantType.Q1_0: _encode_plainly,
-    QuantType.Q2_0: _encode_plainly,
     QuantType.NVFP4: _encode_plainly,
     **dict.fromkeys(SEARCHED, _encode_by_search),
-    QuantType.TQ1_0: _encode_ternary,
-    QuantType.TQ2_0: _encode_ternary,
 }
 QUANTIZABLE = tuple(_ENCODERS)
 """The types that `quantize` can write."""

@@ -1,7 +1,8 @@
 """Scales of quantized blocks: a search for those with the smallest error, by the native core.
 
 The formats define what a scale means, not how to choose it. Every function works on all rows at once. Rows
-have 8, 16 or 32 elements. `weights`, of the shape of the rows, are the shares of the elements in the error.
+have 8, 16 or 32 elements, and for `fit_from_minus_one` 64 or 256. `weights`, of the shape of the rows, are
+the shares of the elements in the error.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ __all__ = [
     "element_weights",
     "extreme",
     "fit_affine",
+    "fit_from_minus_one",
     "fit_listed",
     "fit_scales",
     "fit_symmetric",
@@ -31,6 +33,7 @@ _FEW_LEVELS_STEPS = np.arange(-0.8, 0.9, 0.2)
 _EXTREME_STEPS = np.arange(-0.9, 1.0, 0.1)
 _SCALE_STEPS = np.arange(-0.9, 1.0, 0.1)
 _LISTED_STEPS = np.arange(-7.0, 7.5, 1.0)
+_COARSE_PLACES = 1.15 ** np.arange(16)  # largest magnitudes over good scales: rarely above 8
 
 
 def nearest_levels(values: Floats, low: int, high: int) -> Floats:
@@ -95,6 +98,15 @@ def fit_symmetric(x: Floats, lowest: int, weights: Floats | None = None) -> Floa
     good it is.
     """
     return _native.fit_symmetric(x, lowest, -lowest - 1, places(lowest), weights)
+
+
+def fit_from_minus_one(x: Floats, high: int, weights: Floats) -> Floats:
+    """Find the scale of each row with small error of `scale * level`, levels -1 to `high` (1 or 2).
+
+    With `high` 2 a scale may be negative, and the value of largest magnitude is tried at both ends.
+    """
+    tried = _COARSE_PLACES if high == 1 else np.concatenate([[1, 2], _COARSE_PLACES, -_COARSE_PLACES])
+    return _native.fit_symmetric(x, -1, high, tried.astype(np.float32), weights)
 
 
 def fit_scales(scales: Floats, top: int, weights: Floats) -> Floats:

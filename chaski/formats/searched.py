@@ -1,4 +1,4 @@
-"""Encoders of blocks whose scales are searched for: the K types and IQ4, and others by importance.
+"""Encoders of blocks whose scales are searched for, always or if the importance of columns is known.
 
 Every encoder takes values, (blocks, elements), and the weights of the elements in the error, of the same
 shape, or None for its default.
@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from chaski.formats.coarse_encoders import encode_q1_0, encode_q2_0, encode_tq1_0, encode_tq2_0
 from chaski.formats.codebook_encoders import CODEBOOK_ENCODERS
 from chaski.formats.dequantize import IQ4_VALUES
 from chaski.formats.lines import LineSearch
@@ -207,6 +208,9 @@ SEARCHED: dict[QuantType, Encoder] = {
     QuantType.IQ4_NL: _encode_iq4_nl,
     QuantType.IQ4_XS: _encode_iq4_xs,
     **CODEBOOK_ENCODERS,
+    QuantType.Q2_0: encode_q2_0,
+    QuantType.TQ2_0: encode_tq2_0,
+    QuantType.TQ1_0: encode_tq1_0,
 }
 """The types whose scales are always searched for."""
 BY_IMPORTANCE: dict[QuantType, Encoder] = SEARCHED | {
@@ -214,5 +218,6 @@ BY_IMPORTANCE: dict[QuantType, Encoder] = SEARCHED | {
     QuantType.Q4_1: _q4_1,
     QuantType.Q5_0: _q5_0,
     QuantType.Q5_1: _q5_1,
+    QuantType.Q1_0: encode_q1_0,
 }
 """The types whose scales are searched for if the importance of columns is known."""

@@ -46,13 +46,19 @@ float encode_floats(int type, const Values& x, float limit, const Encoded& out, 
                                  out.data());
 }
 
-SubBlocks sub_blocks(const SubBlockRows& x, const std::optional<SubBlockRows>& weights) {
+SubBlocks rows_of(const SubBlockRows& x, const std::optional<SubBlockRows>& weights) {
     const std::size_t elements = x.shape(1);
-    require(elements == 8 || elements == 16 || elements == 32, "sub-blocks have 8, 16 or 32 elements");
     require(!weights || (weights->shape(0) == x.shape(0) && weights->shape(1) == elements),
             "there is one weight for each element");
     return {x.data(), weights ? weights->data() : nullptr, static_cast<std::int64_t>(x.shape(0)),
             static_cast<int>(elements)};
+}
+
+bool are_sub_blocks(std::size_t elements) { return elements == 8 || elements == 16 || elements == 32; }
+
+SubBlocks sub_blocks(const SubBlockRows& x, const std::optional<SubBlockRows>& weights) {
+    require(are_sub_blocks(x.shape(1)), "sub-blocks have 8, 16 or 32 elements");
+    return rows_of(x, weights);
 }
 
 std::pair<Fits, Fits> affine(const SubBlockRows& x, float top, const Steps& intervals,
@@ -71,8 +77,11 @@ std::pair<Fits, Fits> affine(const SubBlockRows& x, float top, const Steps& inte
 
 Fits symmetric(const SubBlockRows& x, float low, float high, const Steps& places,
                const std::optional<SubBlockRows>& weights, const std::string& isa) {
+    const std::size_t elements = x.shape(1);
+    require(are_sub_blocks(elements) || elements == 64 || elements == 256,
+            "rows have 8, 16, 32, 64 or 256 elements");
     const Kernels& kernels = kernels_of(isa);
-    const SubBlocks blocks = sub_blocks(x, weights);
+    const SubBlocks blocks = rows_of(x, weights);
     Fits scales = new_fits(x.shape(0));
     {
         const Unlocked unlocked;
@@ -163,16 +172,15 @@ void codebook_entries(int type, const SubBlockRows& x, const SubBlockRows& weigh
 }  // namespace
 
 void bind_fit_blocks(nb::module_& m) {
-    m.def(
-        "encode_blocks", &encode_floats, "type"_a, "x"_a, "limit"_a, "out"_a, "isa"_a = "auto",
-        "Writes floats to `out` as F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0, and returns their largest "
-        "magnitude. If that is above the limit or not a number, the bytes mean nothing.");
+    m.def("encode_blocks", &encode_floats, "type"_a, "x"_a, "limit"_a, "out"_a, "isa"_a = "auto",
+          "Writes floats to `out` as F32, F16, BF16, Q4_0 to Q8_0, Q1_0 or NVFP4, and returns their largest "
+          "magnitude. If that is above the limit or not a number, the bytes mean nothing.");
     m.def("fit_affine", &affine, "x"_a, "top"_a, "intervals"_a, "weights"_a = nb::none(), "isa"_a = "auto",
           "Scales and minimums of sub-blocks (n, 8, 16 or 32): the best grid of levels 0 to top that starts "
           "with one of these numbers of intervals over the range.");
     m.def("fit_symmetric", &symmetric, "x"_a, "low"_a, "high"_a, "places"_a, "weights"_a = nb::none(),
           "isa"_a = "auto",
-          "Scales of sub-blocks (n, 8, 16 or 32) for the levels low to high; places: the levels of the "
+          "Scales of rows (n, 8, 16, 32, 64 or 256) for the levels low to high; places: the levels of the "
           "largest magnitude that are tried.");
     m.def("fit_listed", &listed, "x"_a, "values"_a, "places"_a, "weights"_a = nb::none(), "isa"_a = "auto",
           "Scales of sub-blocks (n, 8, 16 or 32) whose levels are sixteen ascending values.");

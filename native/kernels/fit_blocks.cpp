@@ -39,6 +39,14 @@ CHASKI_INLINE void with_elements(int64_t elements, const F& f) {
     f(Index<32>{});
 }
 
+// The same for whole blocks too.
+template <class F>
+CHASKI_INLINE void with_elements_of_any(int64_t elements, const F& f) {
+    if (elements == 64) return f(Index<64>{});
+    if (elements == 256) return f(Index<256>{});
+    with_elements(elements, f);
+}
+
 // The best line `scale * level + low`, low <= 0, found so far for each of 16 sub-blocks.
 template <int kElements>
 class LineSearch {
@@ -278,7 +286,7 @@ void fit_16(const float* x, const float* weights, int64_t count, const Levels& l
 
 template <class Levels>
 void fit(const SubBlocks& x, const Levels& levels, const float* places, int64_t num_places, float* scales) {
-    with_elements(x.elements, [&](auto elements) {
+    with_elements_of_any(x.elements, [&](auto elements) {
         for (int64_t i = 0; i < x.count; i += kLanes) {
             const int64_t count = x.count - i < kLanes ? x.count - i : kLanes;
             const float* weights = x.weights != nullptr ? x.weights + elements * i : nullptr;

@@ -16,7 +16,7 @@ namespace {
 // Elements of the same size have the same gain with each level. The highest level is tried first and kept,
 // because most codebooks have an entry of it alone.
 constexpr float kSameFit = 1.0f + 1e-5f;
-constexpr float kNoSize = 1e-15f, kDelta = 0.125f;
+constexpr float kNoSize = 1e-15f, kDelta = 0.125f, kOneSize = 0.5f;
 // The scales for which entries are compared, over the best one without a codebook.
 constexpr float kTriedScales[] = {1.0f, 0.91f, 1.11f, 0.83f};
 constexpr int kMostElements = 32, kMostGroups = 4, kMostLevels = 8, kScales = 32;
@@ -49,7 +49,9 @@ EntryBook book_of(DType type) {
     }
 }
 
+// look_up: numbers of a table by indices of kBits, 3 or 4.
 #if defined(__AVX512F__)
+template <int kBits>
 CHASKI_INLINE F32x16 look_up(const float* table, I32x16 index) {
     return {_mm512_permutexvar_ps(index.v, _mm512_loadu_ps(table))};
 }
@@ -69,7 +71,36 @@ CHASKI_INLINE void least_of_lanes(F32x16 errors, I32x16 entries, float& error, i
     const __mmask16 is_least = _mm512_cmp_ps_mask(errors.v, _mm512_set1_ps(error), _CMP_EQ_OQ);
     entry = _mm512_mask_reduce_min_epi32(is_least, entries.v);
 }
+#elif defined(__AVX2__)
+template <int kBits>
+CHASKI_INLINE __m256 look_up_half(const float* table, __m256i index) {
+    const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index);
+    if constexpr (kBits == 3) return low;
+    const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+}
+template <int kBits>
+CHASKI_INLINE F32x16 look_up(const float* table, I32x16 index) {
+    return {look_up_half<kBits>(table, index.lo), look_up_half<kBits>(table, index.hi)};
+}
+CHASKI_INLINE __m256 step_up_half(__m256 x, __m256 at, float middle, float step) {
+    const __m256 above = _mm256_cmp_ps(at, _mm256_set1_ps(middle), _CMP_GT_OQ);
+    return _mm256_add_ps(x, _mm256_and_ps(above, _mm256_set1_ps(step)));
+}
+CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
+    return {step_up_half(x.lo, at.lo, middle, step), step_up_half(x.hi, at.hi, middle, step)};
+}
+CHASKI_INLINE void keep_less_half(__m256 error, __m256i entry, __m256& least, __m256i& best) {
+    const __m256 less = _mm256_cmp_ps(error, least, _CMP_LT_OQ);
+    least = _mm256_blendv_ps(least, error, less);
+    best = _mm256_blendv_epi8(best, entry, _mm256_castps_si256(less));
+}
+CHASKI_INLINE void keep_less(F32x16 error, I32x16 entry, F32x16& least, I32x16& best) {
+    keep_less_half(error.lo, entry.lo, least.lo, best.lo);
+    keep_less_half(error.hi, entry.hi, least.hi, best.hi);
+}
 #else
+template <int kBits>
 CHASKI_INLINE F32x16 look_up(const float* table, I32x16 index) {
     int32_t places[kLanes];
     float found[kLanes];
@@ -99,6 +130,8 @@ CHASKI_INLINE void keep_less(F32x16 error, I32x16 entry, F32x16& least, I32x16& 
     least = load_f32(lowest);
     best = load_i32(chosen);
 }
+#endif
+#if !defined(__AVX512F__)
 CHASKI_INLINE void least_of_lanes(F32x16 errors, I32x16 entries, float& error, int32_t& entry) {
     float lowest[kLanes];
     int32_t chosen[kLanes];
@@ -119,11 +152,12 @@ CHASKI_INLINE void least_of_lanes(F32x16 errors, I32x16 entries, float& error, i
 struct Prepared {
     float x[kMostElements];
     uint8_t signs[kMostGroups];
-    float largest;
+    float largest, smallest;
 };
 
 Prepared prepare(const EntryBook& book, const float* x, const float* weights, int elements) {
     Prepared found{};
+    found.smallest = INFINITY;
     for (int begin = 0; begin < elements; begin += 8) {
         uint8_t& signs = found.signs[begin / 8];
         int least = begin;
@@ -134,6 +168,7 @@ Prepared prepare(const EntryBook& book, const float* x, const float* weights, in
             if (is_negative) signs = static_cast<uint8_t>(signs | 1 << (i - begin));
             const float size = std::fabs(x[i]);
             found.largest = size > found.largest ? size : found.largest;
+            found.smallest = size < found.smallest ? size : found.smallest;
             if (weights[i] * x[i] * x[i] < cost) {
                 cost = weights[i] * x[i] * x[i];
                 least = i;
@@ -230,8 +265,10 @@ void nearest_entries(const EntryBook& book, const Tables& tables, int32_t* entri
         const I32x16 fields[4] = {bits<0, kBits>(word), bits<kBits, kBits>(word),
                                   bits<2 * kBits, kBits>(word), bits<3 * kBits, kBits>(word)};
         for (int g = 0; g < kGroups; ++g) {
-            const F32x16 error = (look_up(tables[g][0], fields[0]) + look_up(tables[g][1], fields[1])) +
-                                 (look_up(tables[g][2], fields[2]) + look_up(tables[g][3], fields[3]));
+            const auto part = [&](int i) __attribute__((always_inline)) {
+                return look_up<kBits>(tables[g][i], fields[i]);
+            };
+            const F32x16 error = (part(0) + part(1)) + (part(2) + part(3));
             keep_less(error, number, least[g], best[g]);
         }
         number = number + splat(kLanes);
@@ -300,6 +337,23 @@ void choose_deltas(bool is_each, int groups, const Chosen& other, Chosen& chosen
     }
 }
 
+// The best scale near this one for the entries that it chooses: entries lack some levels, which moves it.
+// Some codebooks have only one entry with a single level, the lowest. So it is tried for elements of one
+// size.
+Fitted fit_entries(const EntryBook& book, const Prepared& block, const float* weights, int elements,
+                   float near) {
+    Fitted kept;
+    const auto try_scale = [&](float tried) {
+        const Chosen chosen = choose(book, block, weights, elements, tried, 0.0f);
+        const EntrySums sums = sum_up(book, block, weights, elements, chosen, nullptr);
+        const float scale = sums.ll > 0.0f ? sums.xl / sums.ll : 0.0f, gain = scale * sums.xl;
+        if (scale > 0.0f && gain > kept.gain) kept = {scale, gain};
+    };
+    for (int i = 0; i < book.tries; ++i) try_scale(near * kTriedScales[i]);
+    if (block.smallest > kOneSize * block.largest) try_scale(block.largest / book.values[0]);
+    return kept;
+}
+
 }  // namespace
 
 void fit_codebook(DType type, const SubBlocks& x, float* scales) {
@@ -310,16 +364,7 @@ void fit_codebook(DType type, const SubBlocks& x, float* scales) {
         Fitted best;
         if (book.is_signed) {
             fit_levels(book, block, weights, x.elements, 0.0f, best);
-            // Entries lack some levels, which moves the best scale.
-            Fitted kept;
-            for (int i = 0; i < book.tries; ++i) {
-                const float tried = best.scale * kTriedScales[i];
-                const Chosen chosen = choose(book, block, weights, x.elements, tried, 0.0f);
-                const EntrySums sums = sum_up(book, block, weights, x.elements, chosen, nullptr);
-                const float scale = sums.ll > 0.0f ? sums.xl / sums.ll : 0.0f, gain = scale * sums.xl;
-                if (scale > 0.0f && gain > kept.gain) kept = {scale, gain};
-            }
-            best = kept;
+            best = fit_entries(book, block, weights, x.elements, best.scale);
         } else {
             for (float delta : {kDelta, -kDelta}) fit_levels(book, block, weights, x.elements, delta, best);
         }

@@ -1,11 +1,9 @@
-"""Encoders of IQ1 to IQ3 and of the ternary types: errors below ggml's, and the same bits everywhere."""
+"""Encoders of IQ1 to IQ3: errors below ggml's, and the same bits everywhere."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType
-from gguf.quants import quantize as quantize_gguf
 
 from chaski import _native
 from chaski.formats.codebook_encoders import CODEBOOK_ENCODERS
@@ -70,7 +68,7 @@ def test_instruction_sets_agree(type: Q, isa: str) -> None:
     assert found(isa) == found("portable")
 
 
-@pytest.mark.parametrize("type", [*TYPES, Q.TQ1_0, Q.TQ2_0])
+@pytest.mark.parametrize("type", TYPES)
 def test_zeros_stay_zero(type: Q) -> None:
     x = np.zeros((2, 256), np.float32)
     np.testing.assert_array_equal(dequantize(quantize(x, type), type, x.shape), x)
@@ -85,12 +83,11 @@ def test_values_that_a_type_can_hold_are_found(type: Q) -> None:
     assert np.abs(again - x).mean() < 0.2 * np.abs(x).mean()
 
 
-@pytest.mark.parametrize("name", ["normal", "heavy tails", "small"])
-@pytest.mark.parametrize("type", [Q.TQ1_0, Q.TQ2_0])
-def test_ternary_types_have_the_bytes_of_gguf(type: Q, name: str) -> None:
-    x = rows(name)
-    wanted = quantize_gguf(x, GGMLQuantizationType(int(type)))
-    np.testing.assert_array_equal(quantize(x, type), wanted.view(np.uint8).reshape(-1))
+def test_elements_of_one_size_in_iq2_xxs() -> None:
+    """Only the lowest level has an entry of it alone. ggml does not try it: its error is 0.3965."""
+    x = np.random.default_rng(3).choice((-0.1, 0.1), (64, 2048)).astype(np.float32)
+    difference = dequantize(quantize(x, Q.IQ2_XXS, importance=IMPORTANCE), Q.IQ2_XXS, x.shape) - x
+    assert np.sqrt(np.mean(difference * difference * IMPORTANCE)) / x.std() < 0.3
 
 
 def test_sizes_are_checked() -> None:

@@ -34,7 +34,8 @@ SIMPLE = [
     QuantType.Q5_0,
     QuantType.Q5_1,
 ]
-COARSE = [QuantType.Q1_0, QuantType.Q2_0, QuantType.NVFP4]
+COARSE = [QuantType.Q1_0, QuantType.NVFP4]
+FEW_LEVELS = [QuantType.Q2_0, QuantType.TQ1_0, QuantType.TQ2_0]
 K_QUANTS = [QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K]
 FEW_BITS = [QuantType.Q2_K, QuantType.Q3_K, QuantType.IQ4_NL, QuantType.IQ4_XS]
 SEARCHED = [*K_QUANTS, *FEW_BITS]
@@ -296,6 +297,17 @@ def test_searches_are_the_rule_to_the_bit(name: str, is_weighted: bool, isa: str
 
 @pytest.mark.parametrize("isa", _native.isa_names())
 @pytest.mark.parametrize("name", SUB_BLOCKS)
+def test_searches_in_whole_blocks_are_the_rule_to_the_bit(name: str, isa: str) -> None:
+    for high, size in ((2, 64), (1, 256)):
+        x = np.resize(SUB_BLOCKS[name].astype(np.float32), (33, size))
+        weights = np.exp(RNG.standard_normal(x.shape)).astype(np.float32)
+        tried = 0.5 * places(-4)
+        scales = _native.fit_symmetric(x, -1, high, tried, weights, isa)
+        assert scales.tobytes() == fit_rule.symmetric(x, -1, high, tried, weights).tobytes()
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("name", SUB_BLOCKS)
 def test_the_choice_of_lines_is_the_rule_to_the_bit(name: str, isa: str) -> None:
     for top, size in ((3, 16), (31, 32)):
         x = SUB_BLOCKS[name].astype(np.float32).reshape(-1, size)
@@ -317,11 +329,13 @@ def test_searches_refuse_other_sizes() -> None:
         _native.fit_affine(np.zeros((2, 24), np.float32), 15, intervals(15))
     with pytest.raises(ValueError, match="there is one weight for each element"):
         _native.fit_symmetric(np.zeros((2, 16), np.float32), -4, 3, places(-4), np.zeros((1, 16), np.float32))
+    with pytest.raises(ValueError, match="rows have 8, 16, 32, 64 or 256 elements"):
+        _native.fit_symmetric(np.zeros((2, 128), np.float32), -1, 1, places(-4))
     with pytest.raises(ValueError, match="there are sixteen values"):
         _native.fit_listed(np.zeros((2, 16), np.float32), places(), places())
 
 
-@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED])
+@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED, *FEW_LEVELS])
 def test_threads_change_no_bit(type: QuantType) -> None:
     """It covers a last part that is shorter than the others."""
     x = RNG.standard_t(3, (101, 2304))
@@ -344,7 +358,7 @@ def test_all_cores_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
     quantize(np.zeros((3, 1 << 16), np.float32).view(Meeting), QuantType.Q4_K)
 
 
-@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED])
+@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED, *FEW_LEVELS])
 def test_threads_refuse_what_is_not_finite(type: QuantType) -> None:
     x = np.zeros((101, 2304), np.float32)
     x[100, 7] = np.nan
@@ -352,7 +366,7 @@ def test_threads_refuse_what_is_not_finite(type: QuantType) -> None:
         quantize(x, type, num_threads=2)
 
 
-@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED])
+@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED, *FEW_LEVELS])
 def test_zeros_stay_zero(type: QuantType) -> None:
     x = np.zeros((2, 256), np.float32)
     np.testing.assert_array_equal(dequantize(quantize(x, type), type, x.shape), x)
@@ -396,7 +410,7 @@ def test_float64_and_three_dimensions() -> None:
     assert flat.shape == (4 * 8 * 144,)
 
 
-@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED])
+@pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED, *FEW_LEVELS])
 def test_stored_numbers_are_widened(type: QuantType) -> None:
     halves = WEIGHTS["normal"].astype(np.float16)
     np.testing.assert_array_equal(quantize(halves, type), quantize(halves.astype(np.float32), type))
