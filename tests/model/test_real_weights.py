@@ -22,13 +22,18 @@ import numpy as np
 import pytest
 
 import chaski
-from chaski.formats.gguf import open_gguf
 from chaski.formats.importance import ImportanceMatrix, read_importance
-from chaski.formats.requantize import plan_types, requantize
 from chaski.runner.evaluation.chunks import Chunks
 from tests.llama_cpp_logits import surprisals
 from tests.real_weights import fetch_gemma3, fetch_smollm2
-from tools.measure_types import TEXT, TYPES, write_exact, write_mixture
+from tools.measure_types import (
+    BY_IMPORTANCE,
+    TEXT,
+    TYPES,
+    write_by_importance,
+    write_exact,
+    write_mixture,
+)
 
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.oracle
@@ -60,8 +65,6 @@ NEAR = 0.6
 NEAR_UNROUNDED = 0.2
 FETCHED: dict[str, Callable[[Path], Path]] = {"smollm2": fetch_smollm2, "gemma3": fetch_gemma3}
 
-BY_IMPORTANCE = ("Q2_K_S", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
-
 
 @pytest.fixture(scope="module", params=FETCHED)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -90,13 +93,6 @@ def importance(exact: Path) -> ImportanceMatrix:
     command = [sys.executable, "-m", "chaski", "imatrix", str(exact), str(TEXT), "--out", str(path)]
     subprocess.run(command, capture_output=True, check=True)
     return read_importance(path)
-
-
-def quantized(exact: Path, path: Path, mixture: str, importance: ImportanceMatrix) -> Path:
-    """Quantize an F32 file to types that need an importance matrix."""
-    with open_gguf(exact) as file:
-        requantize(file, path, plan_types(file, mixture, importance=importance))
-    return path
 
 
 @contextmanager
@@ -159,7 +155,7 @@ def distance(logits: np.ndarray, wanted: np.ndarray) -> float:
 def typed(model: Path, exact: Path, importance: ImportanceMatrix, type: str, tmp_path: Path) -> Path:
     """Return the model's file, quantized to a type."""
     if type in BY_IMPORTANCE:
-        return quantized(exact, tmp_path / "model.gguf", type, importance)
+        return write_by_importance(exact, tmp_path / "model.gguf", type, importance)
     return model if type == "as published" else write_mixture(exact, tmp_path, type)
 
 
