@@ -32,7 +32,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_PYTHON PIP_DRY_RUN PIP_NO_DEPS PIP_R
 export PIP_USER := 0
 
 .PHONY: run test coverage test-slow test-web test-aarch64 web check-web format-web lint format types native bench docs links
-.PHONY: guide test-gpu gpu-packages test-avx-vnni wheel test-debian test-container sdist sbom clean
+.PHONY: guide test-gpu test-emulated gpu-packages test-avx-vnni wheel test-debian test-container sdist sbom clean
 
 run: .venv/installed
 	$(BIN)/chaski demo --verbose < /dev/null
@@ -54,6 +54,21 @@ coverage: .venv/developing
 # no network: it uses the installed packages.
 test-gpu:
 	tools/test_gpu.sh --only-tests
+
+# Runs the same tests on the emulated device, in every order of threads and with the shared memory of four GPUs,
+# and then 1,000 random batches of each type. Takes hours; ORDERS, SHARED and BATCHES choose less.
+ORDERS ?= a d r
+SHARED ?= 64 99 163 227
+BATCHES ?= 1000
+ON_GPUS = $(shell find tests/ml tests/kvcache tests/model tests/runner tests/mllama tests/gemma4 -name "test_*.py" \
+	! -path "*/sharded/*" ! -path "*/channels/*" | sort)
+test-emulated: .venv/developing
+	@for order in $(ORDERS); do for shared in $(SHARED); do \
+		echo "threads in order $$order, $$shared KiB of shared memory" && \
+		CHASKI_EMULATED_ORDER=$$order CHASKI_EMULATED_SHARED=$$shared CHASKI_TEST_BACKEND=cuda-emulated \
+			$(BIN)/python $(PYTEST) -m "not slow and not oracle" tests/cuda $(ON_GPUS) || exit 1; \
+	done; done
+	$(BIN)/python -m tests.cuda.random_batches $(BATCHES)
 
 # Downloads packages for a machine with a GPU, without a network and perhaps with another Python. After you
 # copy build/packages there, test-gpu uses it.

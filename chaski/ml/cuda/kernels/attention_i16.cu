@@ -455,10 +455,9 @@ CHASKI_INLINE void weigh_rows(const Attention& a, const Rows& rows, const Part& 
             const float own = device::value_of(factor, static_cast<int>(threadIdx.x & 16) + 4 * block);
             put_weights(s + block * kOwn, own, r, block, w);
         }
+        if (lane() != 0) return;
         Known known{w.maxima[r], w.totals[r]};
         const bool is_seen = known.join(highest, total);
-        device::from_thread(total, 1);  // all lanes have read
-        if (lane() != 0) return;
         w.maxima[r] = known.maximum;
         w.totals[r] = known.total;
         w.before[r] = is_seen ? known.before : -1.0f;
