@@ -11,9 +11,7 @@ import pytest
 from chaski.errors import UnsupportedError
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.graph import DenseMask, Dim, DType, Graph, KVRole, Mask
-from tests.backends import FORMS, about_the_processor
-
-pytestmark = about_the_processor
+from tests.backends import FORMS
 
 F32 = npt.NDArray[np.float32]
 PLACES = [("reference", "auto"), *FORMS]
