@@ -92,8 +92,8 @@ struct EntryParts {
 
     // The four indices of each of some rows, by places in registers: of eight rows, or of a quad. Loading an
     // index takes fewer instructions than moving it out of a word, but loads are the next limit. So the first
-    // two rows load their indices of one byte, and the others rotate them out of a word. It was measured which
-    // indices of two bytes are faster to shift and which to load.
+    // two rows load their indices of one byte, and the others rotate them out of a word. It was measured
+    // which indices of two bytes are faster to shift and which to load.
     template <int kRows>
     struct Indices {
         using Words = std::conditional_t<!kHasHigh, uint32_t,
@@ -203,23 +203,34 @@ CHASKI_INLINE void sum_entries_of_eight(const EntryParts<Format>& parts, int run
     for (int n = 0; n < N; ++n) sums[n] = _mm256_hadd_epi32(total[0][n], total[1][n]);
 }
 
-// The same, of entries with 4 elements and runs without parts.
+// The same, of entries with 4 elements and runs without parts, of all 16 rows: both halves of the rows share
+// the activations in registers.
 template <class Format, int N>
-CHASKI_INLINE void sum_entries_of_four(const EntryParts<Format>& parts, int run, int rows,
-                                       const int8_t* values, int64_t stride, __m256i (&sums)[N]) {
+CHASKI_INLINE void sum_entries_of_four(const EntryParts<Format>& parts, int run, const int8_t* values,
+                                       int64_t stride, __m256i (&sums)[2][N]) {
     static_assert(Format::kSub == 32 && !Format::kHasDeltas);
-    const __m256i own = parts.signs_of(run, rows);
-    __m256i pairs[N];
-    typename EntryParts<Format>::template Indices<8> indices;
-    unroll<8>([&](auto i) __attribute__((always_inline)) {
-        if constexpr (i % 4 == 0)
-            indices = parts.template indices_of<8>(run, i / 4, rows, [](int place) { return place; });
-        const __m256i levels = entries_of<Format, i % 4>(indices);
-        const __m256i signs = below_zero_where(bytes_of_rows<i / 2>(own), 0x0804020108040201 << 4 * (i % 2));
-        for (int n = 0; n < N; ++n) {
-            const __m256i x = _mm256_set1_epi32(read<int32_t>(values + n * stride + 4 * i));
-            add_levels<kMaxLevel<Format>, i.value, 8>(sums[n], pairs[n], levels, _mm256_sign_epi8(x, signs));
-        }
+    __m256i pairs[2][N];
+    unroll<2>([&](auto half) __attribute__((always_inline)) {
+        __m256i x[4][N];
+        unroll<4 * N>([&](auto i) __attribute__((always_inline)) {
+            const int8_t* four = values + i % N * stride + 16 * half + 4 * (i / N);
+            x[i / N][i % N] = _mm256_set1_epi32(read<int32_t>(four));
+        });
+        unroll<2>([&](auto rows) __attribute__((always_inline)) {
+            const __m256i own = parts.signs_of(run, rows);
+            const auto indices =
+                parts.template indices_of<8>(run, half, rows, [](int place) { return place; });
+            unroll<4>([&](auto i) __attribute__((always_inline)) {
+                constexpr int kEntry = 4 * half + i;
+                const __m256i levels = entries_of<Format, i.value>(indices);
+                const __m256i signs =
+                    below_zero_where(bytes_of_rows<kEntry / 2>(own), 0x0804020108040201 << 4 * (kEntry % 2));
+                for (int n = 0; n < N; ++n) {
+                    add_levels<kMaxLevel<Format>, kEntry, 8>(sums[rows][n], pairs[rows][n], levels,
+                                                             _mm256_sign_epi8(x[i][n], signs));
+                }
+            });
+        });
     });
 }
 
@@ -231,18 +242,24 @@ __attribute__((noinline)) static void sum_entries(Format block, const int8_t* va
     constexpr int kSubs = 32 / Format::kSub;
     const EntryParts<Format> parts(block);
     for (int run = 0; run < EntryParts<Format>::kRuns; ++run) {
-        for (int rows = 0; rows < 2; ++rows) {
-            unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
-                __m256i sums[N];
-                if constexpr (Format::Entries::kElements == 8)
+        const auto store = [&](int sub, int rows, const __m256i(&sums)[N]) __attribute__((always_inline)) {
+            for (int n = 0; n < N; ++n) {
+                auto* to = reinterpret_cast<__m256i*>(&isum[kSubs * run + sub][n]) + rows;
+                _mm256_storeu_si256(to, sums[n]);
+            }
+        };
+        if constexpr (Format::Entries::kElements == 4) {
+            __m256i sums[2][N];
+            sum_entries_of_four(parts, run, values + 32 * run, stride, sums);
+            for (int rows = 0; rows < 2; ++rows) store(0, rows, sums[rows]);
+        } else {
+            for (int rows = 0; rows < 2; ++rows) {
+                unroll<kSubs>([&](auto s) __attribute__((always_inline)) {
+                    __m256i sums[N];
                     sum_entries_of_eight<s.value>(parts, run, rows, values + 32 * run, stride, sums);
-                else
-                    sum_entries_of_four(parts, run, rows, values + 32 * run, stride, sums);
-                for (int n = 0; n < N; ++n) {
-                    auto* to = reinterpret_cast<__m256i*>(&isum[kSubs * run + s][n]) + rows;
-                    _mm256_storeu_si256(to, sums[n]);
-                }
-            });
+                    store(s, rows, sums);
+                });
+            }
         }
     }
 }
