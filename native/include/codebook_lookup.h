@@ -54,10 +54,10 @@ CHASKI_INLINE U8x64 spread(I32x16 a) {
 
 // Seven signs in each byte. The eighth makes their number even.
 CHASKI_INLINE U8x64 with_eighth_sign(U8x64 signs) {
-    constexpr uint8_t kOdd = 0x80;
-    alignas(16) constexpr uint8_t kParity[16] = {0,    kOdd, kOdd, 0,    kOdd, 0,    0,    kOdd,
-                                                 kOdd, 0,    0,    kOdd, 0,    kOdd, kOdd, 0};
-    return signs | lookup(kParity, field<0, 4>(signs ^ field<4, 4>(signs)));
+    alignas(16) constexpr uint8_t kParity[16] = {0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0};
+    const I32x16 low = as_i32(lookup(kParity, field<0, 4>(signs)));
+    const I32x16 high = as_i32(lookup(kParity, field<4, 3>(signs)));
+    return signs | field<0, 1, 7>(as_bytes(low + high));
 }
 
 }  // namespace chaski::CHASKI_ISA

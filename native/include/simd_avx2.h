@@ -204,9 +204,6 @@ CHASKI_INLINE U8x64 field(U8x64 a) {
 CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) {
     return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
 }
-CHASKI_INLINE U8x64 operator^(U8x64 a, U8x64 b) {
-    return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)};
-}
 
 CHASKI_INLINE I32x16 as_i32(U8x64 a) { return {a.lo, a.hi}; }
 CHASKI_INLINE U8x64 as_bytes(I32x16 a) { return {a.lo, a.hi}; }

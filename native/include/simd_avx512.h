@@ -133,7 +133,6 @@ CHASKI_INLINE U8x64 field(U8x64 a) {
     return {_mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(kMask)))};
 }
 CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) { return {_mm512_or_si512(a.v, b.v)}; }
-CHASKI_INLINE U8x64 operator^(U8x64 a, U8x64 b) { return {_mm512_xor_si512(a.v, b.v)}; }
 
 CHASKI_INLINE U8x64 subtract_bytes(U8x64 a, int b) {
     return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(static_cast<char>(b)))};

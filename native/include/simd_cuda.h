@@ -87,7 +87,6 @@ CHASKI_INLINE U8x64 field(U8x64 a) {
     return {a.v >> kDown << kUp & kMask};
 }
 CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) { return {a.v | b.v}; }
-CHASKI_INLINE U8x64 operator^(U8x64 a, U8x64 b) { return {a.v ^ b.v}; }
 
 CHASKI_INLINE I32x16 as_i32(U8x64 a) { return {static_cast<int32_t>(a.v)}; }
 CHASKI_INLINE U8x64 as_bytes(I32x16 a) { return {static_cast<uint32_t>(a.v)}; }

@@ -200,9 +200,6 @@ CHASKI_INLINE U8x64 field(U8x64 a) {
 CHASKI_INLINE U8x64 operator|(U8x64 a, U8x64 b) {
     return quarters<U8x64>(CHASKI_QUARTER { return vorrq_u8(a.v[i], b.v[i]); });
 }
-CHASKI_INLINE U8x64 operator^(U8x64 a, U8x64 b) {
-    return quarters<U8x64>(CHASKI_QUARTER { return veorq_u8(a.v[i], b.v[i]); });
-}
 
 CHASKI_INLINE I32x16 as_i32(U8x64 a) {
     return quarters<I32x16>(CHASKI_QUARTER { return vreinterpretq_s32_u8(a.v[i]); });
