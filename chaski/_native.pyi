@@ -282,6 +282,56 @@ class WeightFile:
         Has the system read these bytes into its memory, and does not wait for that.
         """
 
+class DirectFile:
+    def __init__(self, descriptor: int) -> None: ...
+
+class ExpertStack:
+    @property
+    def type(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """
+        Its layer, the matrices that were requested, those in memory, bytes read, and slots.
+        """
+
+    def __len__(self) -> int: ...
+
+class ExpertStore:
+    def add(
+        self,
+        layer: int,
+        type: int,
+        rows: int,
+        columns: int,
+        stride: int,
+        is_interleaved: bool,
+        offsets: Sequence[int],
+        file: DirectFile,
+    ) -> ExpertStack: ...
+    @property
+    def total_bytes(self) -> int: ...
+    @property
+    def least_bytes(self) -> int: ...
+    @property
+    def filled_bytes(self) -> int:
+        """
+        The bytes of memory that contain experts.
+        """
+
+    def start(self, bytes: int, readers: int) -> None: ...
+    def resize(self, bytes: int) -> None: ...
+    def stop(self) -> None: ...
+    def take_error(self) -> tuple[int, int] | None:
+        """
+        The number of a stack that a batch could not read, and the error; None for none.
+        """
+
+def expert_store(isa: str) -> ExpertStore: ...
+
 class Weights:
     @overload
     def __init__(self, bytes: int) -> None: ...
@@ -560,11 +610,12 @@ class Plan:
         self, dim: int, count: int, width: int, x: int, routes: int | None, groups: int, y: int
     ) -> None: ...
     def dispatch_quantized(self, dim: int, count: int, width: int, x: int, groups: int, y: int) -> None: ...
+    def request_experts(self, dim: int, count: int, stacks: Sequence[ExpertStack], groups: int) -> None: ...
     def expert_matmul(
         self,
         dim: int,
         count: int,
-        experts: Sequence[WeightMatrix],
+        experts: ExpertStack | Sequence[WeightMatrix],
         weights: Weights | None,
         bias: int | None,
         x: int | None,

@@ -330,6 +330,13 @@ class Environment:
         default="",
         unset="none",
     )
+    expert_memory: int | None = _variable(
+        "CHASKI_EXPERT_MEMORY",
+        "size",
+        "the most memory for experts, such as 12GB; others are read from the file when tokens choose them",
+        parse_size,
+        unset="all experts, or what the rest of the model leaves free",
+    )
     sched_spread: bool = _variable(
         "OLLAMA_SCHED_SPREAD",
         "switch",

@@ -185,11 +185,17 @@ bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t
     const std::int64_t bytes = row_bytes(m.type, m.k), count = rows_of(m, begin, end);
     const std::int64_t place = origin.offset + begin * kLanes * origin.stride;
     if (!origin.file->read(rows, (count - 1) * origin.stride + bytes, place)) return false;
-    if (origin.is_interleaved) {
-        for (std::int64_t row = 0; row < count; ++row) deinterleave(rows + row * origin.stride, bytes);
-    }
-    kernels.pack(m.type, rows, origin.stride, count, m.k, panels, 0, end - begin);
+    pack_rows(kernels, {m.type, count, m.k, nullptr}, origin.stride, origin.is_interleaved, rows, panels);
     return true;
+}
+
+void pack_rows(const Kernels& kernels, const Matrix& part, std::int64_t stride, bool is_interleaved,
+               std::uint8_t* rows, std::uint8_t* panels) {
+    const std::int64_t bytes = row_bytes(part.type, part.k);
+    for (std::int64_t row = 0; is_interleaved && row < part.rows; ++row) {
+        deinterleave(rows + row * stride, bytes);
+    }
+    kernels.pack(part.type, rows, stride, part.rows, part.k, panels, 0, num_panels(part.rows));
 }
 
 void lay_out(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedMatrix>& weights,

@@ -64,7 +64,7 @@ class Model:
 
     `heads` are multiples of 32 elements, which q8_0 needs. `pictures` makes the image of a number. `draft`
     writes an attached draft, which requests alone do not use. `spells_json`: the vocabulary contains the
-    characters of JSON.
+    characters of JSON. `expert_memory`: others than requests alone read experts from the file.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Model:
     pictures: Callable[[int], Any] | None = None
     draft: Callable[[Path], Path] | None = None
     spells_json: bool = False
+    expert_memory: int | None = None
 
 
 def _fixture(name: str, folder: Path) -> Path:
@@ -149,6 +150,10 @@ MODELS = [
     *(
         Model(f"{name} with EAGLE-3", partial(_quieter, name), draft=partial(_eagle3, name))
         for name in ("qwen3", "gemma3")
+    ),
+    *(
+        Model(f"{name} from the file", partial(_fixture, f"architectures/{name}.gguf"), expert_memory=size)
+        for name, size in (("qwen3moe", 50_000), ("gpt-oss", 100_000))
     ),
     Model("guide", lambda folder: "guide", ("i16", "q8_0", "q4_0"), spells_json=True),
     Model("gemma3 sees", partial(_fixture, "vision/gemma3.gguf"), pictures=partial(image, "gemma3")),
@@ -251,7 +256,12 @@ class Mix:
         return different
 
     def _run(self, alone: chaski.LLM) -> list[Asked]:
-        beside = {"parallel": self.parallel, "num_batch": self.num_batch, "draft": self.draft}
+        beside = {
+            "parallel": self.parallel,
+            "num_batch": self.num_batch,
+            "draft": self.draft,
+            "expert_memory": self.model.expert_memory,
+        }
         with chaski.load(self.path, **beside, **self.settings) as loaded:
             self.words = _words(loaded)
             loaded.engine._prefix_cache.policy = self.policy

@@ -37,6 +37,7 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "GPUOptions",
+    "LayerExperts",
     "LoraMatrices",
     "MaskForm",
     "Memory",
@@ -77,6 +78,8 @@ class CPUOptions(Struct, frozen=True):
     first variant of each kernel, and `random:SEED` takes random ones.
     `trace`: records the runs of all plans.
     `grows`: memory for keys and values is taken when tokens first use it, not when the model is loaded.
+    `expert_memory`: the most bytes of memory for the matrices of experts; the others are read from the file
+    when tokens choose them. None: all of them if the free memory has room for the model, else what is left.
     """
 
     threads: int | None = None
@@ -84,6 +87,7 @@ class CPUOptions(Struct, frozen=True):
     variants: str = "first"
     trace: PlanTrace | None = None
     grows: bool = False
+    expert_memory: int | None = None
 
 
 class NodesOptions(Struct, frozen=True):
@@ -207,6 +211,34 @@ class DeviceMemory(Struct, frozen=True):
     def total(self) -> int:
         """All bytes on the device."""
         return self.weights + self.cache + self.plans + self.adapters
+
+
+class LayerExperts(Struct, frozen=True):
+    """What a layer whose experts do not all fit into memory has requested so far, in matrices of experts.
+
+    hits        the requested matrices that were in memory
+    bytes_read  bytes that were read from the file
+    slots       the matrices for which memory has room
+    matrices    all matrices of experts of the layer
+    """
+
+    layer: int
+    requests: int
+    hits: int
+    bytes_read: int
+    slots: int
+    matrices: int
+
+    def __add__(self, other: LayerExperts) -> LayerExperts:
+        """The sum for two stacks of one layer."""
+        return LayerExperts(
+            self.layer,
+            self.requests + other.requests,
+            self.hits + other.hits,
+            self.bytes_read + other.bytes_read,
+            self.slots + other.slots,
+            self.matrices + other.matrices,
+        )
 
 
 class Memory(Struct, frozen=True):

@@ -5,6 +5,7 @@ namespace nb = nanobind;
 
 namespace chaski {
 void bind_codebooks(nb::module_& m);
+void bind_experts(nb::module_& m);
 void bind_fit_blocks(nb::module_& m);
 void bind_limits(nb::module_& m);
 void bind_matmul(nb::module_& m);
@@ -23,6 +24,7 @@ NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);
     m.doc() = "The native core of chaski: kernels, and the plans that run them.";
     chaski::bind_codebooks(m);
+    chaski::bind_experts(m);
     chaski::bind_fit_blocks(m);
     chaski::bind_limits(m);
     chaski::bind_matmul(m);

@@ -64,6 +64,10 @@ std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels);
 bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t begin, std::int64_t end,
                  std::uint8_t* rows, std::uint8_t* panels);
 
+// Packs the rows of `part`, which lie in a file's layout, into whole panels. It changes interleaved rows.
+void pack_rows(const Kernels& kernels, const Matrix& part, std::int64_t stride, bool is_interleaved,
+               std::uint8_t* rows, std::uint8_t* panels);
+
 // Lays matrices out in their memory with all threads; steps may compute with them at the same time. `shared`:
 // the descriptor of their common shared memory, through which it is written; none for private memory. Throws
 // std::runtime_error when a file is too short or cannot be read, and std::bad_alloc.

@@ -40,7 +40,11 @@ std::size_t kernel_bytes(const Kernels& kernels, const Matrix& m, std::int64_t n
 }  // namespace
 
 std::size_t Multiplier::scratch_bytes(const OwnedMatrix& weight, std::int64_t n) const {
-    return kernel_bytes(kernels_, weight.matrix, n) + Reading::bytes(weight, panels_at_once(weight));
+    return scratch_bytes(weight.matrix, n) + Reading::bytes(weight, panels_at_once(weight));
+}
+
+std::size_t Multiplier::scratch_bytes(const Matrix& m, std::int64_t n) const {
+    return kernel_bytes(kernels_, m, n);
 }
 
 void Multiplier::multiply(const Matrix& m, std::int64_t panel_begin, std::int64_t panel_end,

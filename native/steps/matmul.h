@@ -29,6 +29,12 @@ class Multiplier {
     void operator()(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
                     const Activations& x, std::int64_t n, const Output& out, std::byte* scratch) const;
     std::size_t scratch_bytes(const OwnedMatrix& weight, std::int64_t n) const;
+    // The same for a matrix in memory.
+    void operator()(const Matrix& m, std::int64_t panel_begin, std::int64_t panel_end, const Activations& x,
+                    std::int64_t n, const Output& out, std::byte* scratch) const {
+        multiply(m, panel_begin, panel_end, x, n, out, scratch, turn_);
+    }
+    std::size_t scratch_bytes(const Matrix& m, std::int64_t n) const;
     // Compute limits a product of many tokens, and memory limits a product of few tokens.
     bool leaves_memory_idle(std::int64_t n) const { return n > kernels_.stream_tokens; }
 

@@ -216,13 +216,24 @@ std::unique_ptr<Step> scale_by_expert(const Ops& ops, int dim, std::int64_t coun
     });
 }
 
+void RequestExpertsStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const {
+    auto* chosen = reinterpret_cast<ChosenExpert*>(scratch);
+    std::size_t size = 0;
+    std::int32_t row = 0;
+    for (const Group* group = groups_; row < sizes[dim_] * count_; row = group++->end) {
+        chosen[size++] = {group->expert, group->end - row};
+    }
+    store_->request(stacks_, std::span(chosen, size), sizes[dim_]);
+}
+
 void ExpertMatmulStep::run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
-    std::int64_t panels = num_panels(experts_[0].matrix.rows);
+    const std::int64_t panels = num_panels(experts_.rows);
     while (begin < end) {
         std::int64_t group = begin / slabs_, stop = std::min(end, (group + 1) * slabs_);
         if (groups_[group].end == first_row(group)) return;  // and so are all later ones
-        std::int64_t last = stop - group * slabs_;
-        multiply(group, (begin - group * slabs_) * kSlab, std::min(last * kSlab, panels), scratch);
+        const std::int64_t first = (begin - group * slabs_) * kSlab, last = (stop - group * slabs_) * kSlab;
+        if (experts_.store != nullptr) group = experts_.store->order(experts_.number)[group];
+        multiply(group, first, std::min(last, panels), scratch);
         begin = stop;
     }
 }
@@ -230,11 +241,22 @@ void ExpertMatmulStep::run(const Sizes&, std::int64_t begin, std::int64_t end, s
 void ExpertMatmulStep::multiply(std::int64_t group, std::int64_t panel_begin, std::int64_t panel_end,
                                 std::byte* scratch) const {
     const std::int32_t expert = groups_[group].expert;
-    const Matrix& w = experts_[expert].matrix;
-    const std::int64_t row = first_row(group);
-    Output out{y_ + row * w.rows, w.rows, bias_ == nullptr ? nullptr : bias_ + expert * w.rows, nullptr};
-    multiply_(experts_[expert], panel_begin, panel_end, behind(x_, row * w.k), groups_[group].end - row, out,
-              scratch);
+    const auto& [_, rows, k, all, store, stack] = experts_;
+    const std::int64_t row = first_row(group), n = groups_[group].end - row;
+    const Output out{y_ + row * rows, rows, bias_ == nullptr ? nullptr : bias_ + expert * rows, nullptr};
+    const Activations x = behind(x_, row * k);
+    if (store == nullptr) return multiply_(all[expert], panel_begin, panel_end, x, n, out, scratch);
+    if (const std::uint8_t* panels = store->panels(stack, expert)) {
+        const Matrix m{store->stack(stack).type, rows, k, panels};
+        multiply_(m, panel_begin, panel_end, x, n, out, scratch);
+    }
+    store->computed(stack, expert, panel_end - panel_begin);
+}
+
+std::size_t ExpertMatmulStep::scratch_bytes() const {
+    if (experts_.store == nullptr) return multiply_.scratch_bytes(experts_.all[0], max_tokens_);
+    const Matrix m{experts_.store->stack(experts_.number).type, experts_.rows, experts_.k, nullptr};
+    return multiply_.scratch_bytes(m, max_tokens_);
 }
 
 std::unique_ptr<Step> combine(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,

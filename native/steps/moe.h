@@ -4,8 +4,10 @@
 // Between dispatching and combining, each pair has one row; rows are sorted by expert, then by token.
 #pragma once
 
+#include <memory>
 #include <vector>
 
+#include "expert_store.h"
 #include "matmul.h"
 #include "quantizer.h"
 
@@ -117,19 +119,47 @@ std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64
 std::unique_ptr<Step> scale_by_expert(const Ops& ops, int dim, std::int64_t count, std::int64_t width,
                                       const float* scales, const float* x, const Group* groups, float* y);
 
+// Requests the experts of groups in stacks of a store, which later steps multiply by.
+class RequestExpertsStep final : public Step {
+   public:
+    RequestExpertsStep(int dim, std::int64_t count, std::shared_ptr<ExpertStore> store,
+                       std::vector<int> stacks, const Group* groups)
+        : dim_(dim), count_(count), store_(std::move(store)), stacks_(std::move(stacks)), groups_(groups) {}
+    std::int64_t items(const Sizes& sizes) const override { return sizes[dim_] == 0 ? 0 : 1; }
+    void run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const override;
+    std::size_t scratch_bytes() const override {
+        return store_->stack(stacks_[0]).offsets.size() * sizeof(ChosenExpert);
+    }
+
+   private:
+    const int dim_;
+    const std::int64_t count_;
+    const std::shared_ptr<ExpertStore> store_;
+    const std::vector<int> stacks_;
+    const Group* groups_;
+};
+
+// The matrices of experts for a product: `all` are in memory, or else a store has them as its stack `number`.
+struct ExpertMatrices {
+    std::int64_t count, rows, k;
+    std::vector<OwnedMatrix> all;
+    std::shared_ptr<ExpertStore> store;
+    int number = 0;
+};
+
 // y = x · Wᵀ + bias with the matrix of each row's expert. An item is a slab of panels of one group, so only
-// chosen experts are read, each of them once.
+// chosen experts are read, each of them once. Groups whose experts are in memory come first.
 class ExpertMatmulStep final : public Step {
    public:
     ExpertMatmulStep(Multiplier multiply, int dim, std::int64_t max_tokens, std::int64_t count,
-                     std::vector<OwnedMatrix> experts, const float* bias, const Activations& x,
-                     const Group* groups, float* y)
+                     ExpertMatrices experts, const float* bias, const Activations& x, const Group* groups,
+                     float* y)
         : multiply_(std::move(multiply)),
           dim_(dim),
           max_tokens_(max_tokens),
           count_(count),
           experts_(std::move(experts)),
-          slabs_((num_panels(experts_[0].matrix.rows) + kSlab - 1) / kSlab),
+          slabs_((num_panels(experts_.rows) + kSlab - 1) / kSlab),
           bias_(bias),
           x_(x),
           groups_(groups),
@@ -140,16 +170,14 @@ class ExpertMatmulStep final : public Step {
         return std::min(shrinking_piece(left, threads, 1), slabs_);
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override;
-    std::size_t scratch_bytes() const override { return multiply_.scratch_bytes(experts_[0], max_tokens_); }
+    std::size_t scratch_bytes() const override;
     void prepare(const Sizes&) override { multiply_.begin(); }
 
    private:
     static constexpr std::int64_t kSlab = 4;  // panels
 
     std::int64_t max_groups(const Sizes& sizes) const {
-        auto experts = static_cast<std::int64_t>(experts_.size());
-        std::int64_t pairs = sizes[dim_] * count_;
-        return pairs < experts ? pairs : experts;
+        return std::min(sizes[dim_] * count_, experts_.count);
     }
     std::int64_t first_row(std::int64_t group) const { return group == 0 ? 0 : groups_[group - 1].end; }
     void multiply(std::int64_t group, std::int64_t panel_begin, std::int64_t panel_end,
@@ -159,7 +187,7 @@ class ExpertMatmulStep final : public Step {
     const int dim_;
     const std::int64_t max_tokens_;
     const std::int64_t count_;
-    const std::vector<OwnedMatrix> experts_;
+    const ExpertMatrices experts_;
     const std::int64_t slabs_;
     const float* bias_;  // [expert][rows], or null
     const Activations x_;

@@ -25,6 +25,7 @@ from chaski.ml.backend import (
     stored_type,
 )
 from chaski.ml.cpu.adapter_slots import CPUAdapterSlots
+from chaski.ml.cpu.experts import ExpertMemory, is_experts
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Vector
 from chaski.ml.cpu.plan import Computing, CPUPlan
@@ -82,6 +83,7 @@ class CPUBackend:
         self._untouched: list[_native.KVStorage | CPUPlan] = []
         self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
         self._file_bytes = 0
+        self._experts: ExpertMemory | None = None
 
     def devices(self) -> Sequence[Device]:
         return [
@@ -97,6 +99,7 @@ class CPUBackend:
         ]
 
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
+        weights = self._without_stored_experts(weights)
         self._matrices, self._vectors, matrix_bytes, vector_bytes = _layout(weights)
         with _reserving("weights", matrix_bytes + vector_bytes):
             self._vector_memory = _native.Weights(vector_bytes)
@@ -119,6 +122,31 @@ class CPUBackend:
                 assert isinstance(matrix.weight.handle, list)
                 matrix.weight.handle.append(target)
 
+    def _without_stored_experts(
+        self, weights: Sequence[tuple[Weight, TensorInfo]]
+    ) -> Sequence[tuple[Weight, TensorInfo]]:
+        """Return the weights that are loaded as a whole: without experts that a store has to read."""
+        experts = [pair for pair in weights if is_experts(*pair)]
+        asked = self._options[1].expert_memory
+        if not experts:
+            return weights
+        matrices, _, size, vector_bytes = _layout(weights)
+        others = [pair for pair in weights if not is_experts(*pair)]
+        expert_bytes = size - _layout(others)[2]
+        if asked is None:
+            if size + vector_bytes <= min(_MOST * total_memory(), available_memory()):
+                return weights
+            if self._loading.is_shared(matrices, size):
+                return weights
+        elif expert_bytes <= asked:
+            return weights
+        store = ExpertMemory(self.isa, experts)
+        if not store.plan(asked, available_memory() - (size - expert_bytes) - vector_bytes):
+            return weights
+        self._experts = store
+        self._loading.keep_reading(store)
+        return others
+
     def _matrix_memory(self, size: int) -> _native.Weights:
         """Reserve memory for all matrices; only addresses if they stay in their files."""
         if size > _MOST * total_memory():
@@ -136,6 +164,8 @@ class CPUBackend:
         total = self.memory().to_take
         if total > available_memory():
             raise _out_of_memory("weights, caches and plans", total)
+        if self._experts is not None:
+            self._experts.start(self._options[1].expert_memory, total - self._experts.budget)
         if self._file_bytes:
             _log.warning(
                 "the weights take %.2f GB, and this machine has %.2f GB of memory: every batch reads them "
@@ -196,13 +226,15 @@ class CPUBackend:
         return CPUBackend(*self._options, self._pool, self._variants)
 
     def memory(self) -> Memory:
+        experts = 0 if self._experts is None else self._experts.budget
+        others = 0 if self._experts is None else self._experts.total_bytes - experts
         held = DeviceMemory(
             HOST,
-            self._weight_bytes,
+            self._weight_bytes + experts,
             self._cache_bytes,
             self._plan_bytes,
             self._shared_bytes,
-            self._file_bytes,
+            self._file_bytes + others,
         )
         return Memory((held,))
 
@@ -215,6 +247,7 @@ class CPUBackend:
         self._matrices, self._vectors, self._untouched = [], [], []
         self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
         self._file_bytes = 0
+        self._experts = None
 
 
 def _layout_of(

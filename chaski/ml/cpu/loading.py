@@ -20,6 +20,7 @@ from chaski import _native
 from chaski.errors import OutOfMemoryError
 from chaski.forks import ForkGuard
 from chaski.ml.backend import ProgressCallback
+from chaski.ml.cpu.experts import ExpertMemory
 from chaski.ml.cpu.shared_memory import SharedMemory
 from chaski.ml.cpu.weight_files import StoredMatrix, WeightFiles, unreadable
 from chaski.ml.limits import address_space_note
@@ -70,6 +71,7 @@ class Loading:
         self._files = WeightFiles([])
         self._shared: SharedMemory | None = None
         self._stays_in_files = False
+        self._experts: ExpertMemory | None = None
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._may_begin = threading.Event()
@@ -86,10 +88,23 @@ class Loading:
             self._shared = SharedMemory.of(self._files.key(self._isa), size, self._files.first)
         return self._shared
 
+    def is_shared(self, matrices: Sequence[StoredMatrix], size: int) -> bool:
+        """Return whether another process has these matrices in memory that it shares. Raises as `open`."""
+        shared = self.open(matrices, size)
+        is_taken = shared is not None and shared.is_taken
+        if shared is not None:
+            shared.close()
+        self._files, self._shared = WeightFiles([]), None
+        return is_taken
+
     def stay_in_files(self, matrices: Sequence[StoredMatrix]) -> None:
         """Open the files of matrices that every run reads from there. Raises ModelError as `open` does."""
         self._files = WeightFiles(matrices)
         self._stays_in_files = True
+
+    def keep_reading(self, experts: ExpertMemory) -> None:
+        """Let every run read experts that are not in memory."""
+        self._experts = experts
 
     def load(
         self, matrices: Sequence[StoredMatrix], untouched: Sequence[Touchable], progress: ProgressCallback
@@ -115,6 +130,8 @@ class Loading:
     def ran(self) -> None:
         """Record that a plan has run. Raises ModelError if weights that it needed could not be read."""
         thread = self._thread
+        if self._experts is not None:
+            self._experts.check()
         if self._stays_in_files:
             self._check()
         if thread is not None:
@@ -141,6 +158,8 @@ class Loading:
         if thread is not None:
             thread.join()
         self._files = WeightFiles([])
+        if self._experts is not None:
+            self._experts.close()
         if self._shared is not None:
             self._shared.close()
 

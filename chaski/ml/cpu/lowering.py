@@ -26,8 +26,8 @@ class Vector(Struct, frozen=True):
     offset: int
 
 
-Place = Buffer | KVBuffer
-"""Memory that a step reads or writes."""
+Place = Buffer | KVBuffer | _native.ExpertStack
+"""Memory that a step reads or writes; of a stack, the order in which its experts are computed."""
 
 # Operations whose steps can add a residual to their results.
 _WITH_RESIDUAL = ("linear", "adapt")
@@ -53,6 +53,7 @@ class Lowering:
     that sum. `adapted`: the products that adapters change. `tiles`: the numbers of the steps that group
     tokens for attention, by mask, query heads per key head, and what an indexer chooses.
     `adapter_rows`: the numbers of the steps that sort rows by adapter, by the lists of adapters.
+    `_stacks`: for groups whose experts nothing has requested yet, the stacks that these multiply by.
     """
 
     def __init__(self, graph: Graph, weights: _native.Weights | None, threads: int, is_plain: bool) -> None:
@@ -70,6 +71,7 @@ class Lowering:
         self.adapted = {node.operands[0] for node in graph.nodes if node.op == "adapt"}
         self.tiles: dict[tuple[Tensor, int] | tuple[Tensor, int, int, int], int] = {}
         self.adapter_rows: dict[Tensor, int] = {}
+        self._stacks = _stacks_of(graph)
         self._buffers: dict[Tensor, Buffer] = {}
         self._quantized: dict[Tensor, Buffer] = {}
         self._checked: set[tuple[Tensor, int, int | None]] = set()
@@ -138,6 +140,24 @@ class Lowering:
         """Add a step that only reads the inputs, before the threads start."""
         self.calls.append(Call(step, arguments, frozenset(), frozenset()))
 
+    def request_experts(self, groups: Tensor) -> None:
+        """Add the step that requests the experts of groups in all stacks, if no earlier one does."""
+        stacks = self._stacks.pop(groups, None)
+        if stacks:
+            self.calls.append(
+                Call(
+                    "request_experts",
+                    {
+                        "dim": self.dim(groups),
+                        "count": groups.shape[1],
+                        "stacks": stacks,
+                        "groups": self.buffer(groups),
+                    },
+                    frozenset([self.buffer(groups)]),
+                    frozenset(stacks),
+                )
+            )
+
     def check(self, indices: Tensor, limit: int, limit_dim: int | None = None) -> None:
         """Add a check that rejects runs in which an input holds an index outside [0, limit)."""
         if (indices, limit, limit_dim) not in self._checked:
@@ -189,10 +209,22 @@ class Lowering:
         return {"x": x, "quantized": None}
 
 
+def _stacks_of(graph: Graph) -> dict[Tensor, list[_native.ExpertStack]]:
+    """Return the stacks of experts in a store that multiply by the same groups, in order."""
+    found: dict[Tensor, list[_native.ExpertStack]] = {}
+    for node in graph.nodes:
+        if node.op == "expert_linear":
+            _, groups, weight, *_ = node.operands
+            if isinstance(weight, Weight) and isinstance(weight.handle, _native.ExpertStack):
+                assert isinstance(groups, Tensor)
+                found.setdefault(groups, []).append(weight.handle)
+    return found
+
+
 def _type_of(weight: Weight) -> QuantType:
     """Return the type of a matrix, or the one type of all experts' matrices."""
     matrix = weight.handle[0] if isinstance(weight.handle, list) else weight.handle
-    assert isinstance(matrix, _native.WeightMatrix)
+    assert isinstance(matrix, _native.WeightMatrix | _native.ExpertStack)
     return QuantType(matrix.type)
 
 

@@ -12,6 +12,8 @@ from chaski.ml.trace import PlanTrace, TracedRun, TracedStep
 
 __all__ = ["Tracer", "traced_step"]
 
+_Matrix = _native.WeightMatrix | _native.ExpertStack
+
 
 class Tracer:
     """Recorder of a plan's runs. `steps` are the steps of the native plan."""
@@ -44,12 +46,7 @@ class Tracer:
 def traced_step(call: Call, dims: Sequence[str]) -> TracedStep:
     """Describe the step of a call; `dims` are the names of the run-time dimensions."""
     arguments = call.arguments
-    matrices = [
-        matrix
-        for argument in arguments.values()
-        for matrix in (argument if isinstance(argument, list) else [argument])
-        if isinstance(matrix, _native.WeightMatrix)
-    ]
+    matrices = [matrix for argument in arguments.values() for matrix in _matrices(argument)]
     row_bytes = {
         name: _native.quantized_bytes(buffer.width) if name == "quantized" else 4 * buffer.width
         for name, argument in arguments.items()
@@ -72,7 +69,15 @@ def traced_step(call: Call, dims: Sequence[str]) -> TracedStep:
     )
 
 
-def _words(matrices: Sequence[_native.WeightMatrix]) -> str:
+def _matrices(argument: object) -> Sequence[_Matrix]:
+    """Return the matrices of a step's argument; of a stack in a store, one for each of its experts."""
+    if isinstance(argument, _native.ExpertStack):
+        return [argument] * len(argument)
+    given = argument if isinstance(argument, list) else [argument]
+    return [matrix for matrix in given if isinstance(matrix, _native.WeightMatrix)]
+
+
+def _words(matrices: Sequence[_Matrix]) -> str:
     if not matrices:
         return ""
     first = matrices[0]
@@ -80,7 +85,7 @@ def _words(matrices: Sequence[_native.WeightMatrix]) -> str:
     return f"{count}{QuantType(first.type).name} {first.rows} × {first.columns}"
 
 
-def _row_share(call: Call, matrices: Sequence[_native.WeightMatrix]) -> float:
+def _row_share(call: Call, matrices: Sequence[_Matrix]) -> float:
     """Return the share of the matrices that one row reads: one row of a table, or the chosen experts."""
     if call.step == "embedding":
         return 1 / matrices[0].rows
@@ -92,5 +97,5 @@ def _cell_bytes(buffer: KVBuffer) -> int:
     return buffer.handle.bytes // buffer.cells
 
 
-def _bytes_of(matrix: _native.WeightMatrix) -> int:
+def _bytes_of(matrix: _Matrix) -> int:
     return _native.matrix_bytes(matrix.type, matrix.rows, matrix.columns)

@@ -101,6 +101,7 @@ def load(
     n_cpu_moe: int | None = None,
     cpu_moe: bool | None = None,
     override_tensor: str | Sequence[str] | None = None,
+    expert_memory: int | None = None,
     progress: ProgressOption = False,
     **unknown: Never,
 ) -> LLM:
@@ -141,6 +142,8 @@ def load(
     cpu_moe       the experts of all layers are on the processor
     override_tensor  devices of tensors by their names, in llama.cpp's form: PATTERN=DEVICE, where DEVICE is
                   CPU or CUDA0 and so on, several separated by commas or in a list
+    expert_memory  the most bytes of this machine's memory for experts. The others are read from the file when
+                  tokens choose them. All experts by default, or what the rest of a large model leaves free
     engine        native, or None for the one that has the architecture; llama.cpp computes in workers only
     progress      True draws a bar, also of a pull; a function is called with the loaded share, from 0 to 1
 
@@ -169,6 +172,7 @@ def load(
         n_cpu_moe=n_cpu_moe,
         cpu_moe=cpu_moe,
         override_tensor=override_tensor,
+        expert_memory=expert_memory,
     )
     prompt_cache = plain(prompt_cache)
     found = model if isinstance(model, OpenedModel) else find_or_pull(model, progress is True)

@@ -67,6 +67,7 @@ class PartOptions(Struct, frozen=True, kw_only=True):
     n_cpu_moe: int | None = None
     cpu_moe: bool | None = None
     override_tensor: str | Sequence[str] | None = None
+    expert_memory: int | None = None
 
 
 class ModelParts(Struct, frozen=True):
@@ -125,7 +126,13 @@ class ModelParts(Struct, frozen=True):
             flash_attention=flash,
             options=(
                 BackendOptions(flash),
-                CPUOptions(threads, environment.isa, environment.variants, grows=isinstance(size, Sizing)),
+                CPUOptions(
+                    threads,
+                    environment.isa,
+                    environment.variants,
+                    grows=isinstance(size, Sizing),
+                    expert_memory=_expert_memory(asked.expert_memory, environment),
+                ),
                 _nodes_options(environment),
             ),
             gpus=gpus,
@@ -209,6 +216,10 @@ def _set_context(model: OpenedModel, network: Model, asked: PartOptions) -> tupl
 def _halves(most: int) -> Sequence[int]:
     """Return numbers of sequences to choose from: the most, its half, and so on to 1."""
     return [most >> shift for shift in range(max(1, most).bit_length())]
+
+
+def _expert_memory(asked: int | None, environment: Environment) -> int | None:
+    return environment.expert_memory if asked is None else at_least("expert_memory", asked, 0)
 
 
 def _nodes_options(environment: Environment) -> NodesOptions:

@@ -2,11 +2,15 @@
 #include "../../steps/moe.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
+#include <variant>
 
+#include "../expert_stack.h"
 #include "steps.h"
 
 namespace nb = nanobind;
@@ -81,23 +85,52 @@ void add_dispatch_quantized(PlanBuilder& plan, int dim, std::int64_t count, std:
                                 plan.quantized(y, dim, count * width, width)));
 }
 
-void add_expert_matmul(PlanBuilder& plan, int dim, std::int64_t count,
-                       const std::vector<OwnedMatrix>& experts, const Weights* weights, Optional bias,
-                       Optional x, Optional quantized, std::size_t groups, std::size_t y) {
-    require(!experts.empty() && count > 0, "expert_matmul: no experts");
-    const Matrix& m = experts[0].matrix;
-    for (const OwnedMatrix& expert : experts) {
+// Experts in a store, or all of them.
+using Experts = std::variant<ExpertStack, std::vector<OwnedMatrix>>;
+
+ExpertMatrices matrices_of(const Experts& experts) {
+    if (const auto* stack = std::get_if<ExpertStack>(&experts)) {
+        const ExpertStore::Stack& s = stack->stack();
+        return {std::ssize(s.offsets), s.rows, s.k, {}, stack->store, stack->number};
+    }
+    const auto& all = std::get<std::vector<OwnedMatrix>>(experts);
+    require(!all.empty(), "expert_matmul: no experts");
+    const Matrix& m = all[0].matrix;
+    for (const OwnedMatrix& expert : all) {
         const Matrix& other = expert.matrix;
         require(other.type == m.type && other.rows == m.rows && other.k == m.k &&
-                    expert.origin->stride == experts[0].origin->stride,
+                    expert.origin->stride == all[0].origin->stride,
                 "expert_matmul: experts of different shapes, types or strides");
     }
-    auto size = static_cast<std::int64_t>(experts.size());
-    plan.add(std::make_unique<ExpertMatmulStep>(plan.multiplier(m), dim, plan.maximum(dim), count, experts,
-                                                plan.optional_vector(weights, bias, size * m.rows),
-                                                plan.activations(m, x, quantized, dim, count * m.k),
-                                                plan.rows<Group>(groups, dim, count),
-                                                plan.floats(y, dim, count * m.rows)));
+    return {std::ssize(all), m.rows, m.k, all, nullptr, 0};
+}
+
+void add_expert_matmul(PlanBuilder& plan, int dim, std::int64_t count, const Experts& experts,
+                       const Weights* weights, Optional bias, Optional x, Optional quantized,
+                       std::size_t groups, std::size_t y) {
+    require(count > 0, "expert_matmul: no experts");
+    ExpertMatrices matrices = matrices_of(experts);
+    const auto [size, rows, k] = std::tuple(matrices.count, matrices.rows, matrices.k);
+    const Matrix m = matrices.store ? Matrix{matrices.store->stack(matrices.number).type, rows, k, nullptr}
+                                    : matrices.all[0].matrix;
+    plan.add(std::make_unique<ExpertMatmulStep>(
+        plan.multiplier(m), dim, plan.maximum(dim), count, std::move(matrices),
+        plan.optional_vector(weights, bias, size * rows), plan.activations(m, x, quantized, dim, count * k),
+        plan.rows<Group>(groups, dim, count), plan.floats(y, dim, count * rows)));
+}
+
+void add_request_experts(PlanBuilder& plan, int dim, std::int64_t count,
+                         const std::vector<ExpertStack>& stacks, std::size_t groups) {
+    require(!stacks.empty() && count > 0, "request_experts: no experts");
+    std::vector<int> numbers;
+    for (const ExpertStack& stack : stacks) {
+        require(stack.store == stacks[0].store &&
+                    stack.stack().offsets.size() == stacks[0].stack().offsets.size(),
+                "request_experts: stacks of different stores or sizes");
+        numbers.push_back(stack.number);
+    }
+    plan.add(std::make_unique<RequestExpertsStep>(dim, count, stacks[0].store, std::move(numbers),
+                                                  plan.rows<Group>(groups, dim, count)));
 }
 
 void add_combine(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
@@ -121,6 +154,7 @@ void bind_moe(nb::class_<PlanBuilder>& plan) {
         .def("dispatch", &add_dispatch, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a, "y"_a)
         .def("dispatch_quantized", &add_dispatch_quantized, "dim"_a, "count"_a, "width"_a, "x"_a, "groups"_a,
              "y"_a)
+        .def("request_experts", &add_request_experts, "dim"_a, "count"_a, "stacks"_a, "groups"_a)
         .def("expert_matmul", &add_expert_matmul, "dim"_a, "count"_a, "experts"_a, "weights"_a.none(),
              "bias"_a, "x"_a, "quantized"_a, "groups"_a, "y"_a)
         .def("combine", &add_combine, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a, "y"_a);

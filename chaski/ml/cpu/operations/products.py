@@ -117,13 +117,17 @@ def head_linear(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight) -> 
 def expert_linear(
     lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, weight: Weight, bias: Weight | None = None
 ) -> None:
+    experts = weight.handle
+    stack = {"experts": experts} if isinstance(experts, _native.ExpertStack) else {}
+    if stack:
+        lowering.request_experts(groups)
     lowering.call(
         "expert_matmul",
-        {**lowering.activations(node, x), "groups": groups},
+        {**lowering.activations(node, x), "groups": groups, **stack},
         {"y": lowering.new(node)},
         dim=lowering.dim(node),
         count=groups.shape[1],
-        experts=weight.handle,
+        **({} if stack else {"experts": experts}),
         weights=lowering.weights,
         bias=offset(bias),
     )

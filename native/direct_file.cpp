@@ -1,0 +1,64 @@
+#include "direct_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+namespace chaski {
+
+namespace {
+
+// A second description of the file, because the flag would change the reads of all who share the first one.
+int opened_again(int descriptor) {
+#if defined(__linux__) && defined(O_DIRECT)
+    const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
+    const int direct = open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+    if (direct >= 0) {
+        // Some file systems accept the flag and then refuse every read.
+        alignas(DirectFile::kBlock) static thread_local std::uint8_t block[DirectFile::kBlock];
+        if (pread(direct, block, sizeof(block), 0) >= 0) return direct;
+        close(direct);
+    }
+#endif
+    return dup(descriptor);
+}
+
+}  // namespace
+
+DirectFile::DirectFile(int descriptor) : descriptor_(opened_again(descriptor)) {
+    if (descriptor_ < 0) throw std::system_error(errno, std::generic_category());
+#ifdef F_NOCACHE
+    fcntl(descriptor_, F_NOCACHE, 1);
+#endif
+}
+
+DirectFile::~DirectFile() { close(descriptor_); }
+
+std::uint8_t* DirectFile::read(std::int64_t offset, std::int64_t bytes, std::uint8_t* room,
+                               int& error) const {
+    const std::int64_t begin = offset / kBlock * kBlock, wanted = offset + bytes - begin;
+    const std::int64_t whole = (wanted + kBlock - 1) / kBlock * kBlock;
+    std::int64_t done = 0;
+    while (done < wanted) {
+        const ssize_t got =
+            pread(descriptor_, room + done, static_cast<std::size_t>(whole - done), begin + done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            error = got == 0 ? kShortened : errno;
+            return nullptr;
+        }
+        done += got;
+        // The next read must begin with a block again. Only the last block of a file is not whole.
+        if (done < wanted) done = done / kBlock * kBlock;
+        if (got < kBlock && done < wanted) {
+            error = kShortened;
+            return nullptr;
+        }
+    }
+    return room + (offset - begin);
+}
+
+}  // namespace chaski
