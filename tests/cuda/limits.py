@@ -9,10 +9,10 @@ from chaski.ml.cuda.device import Program
 __all__ = ["limits_of"]
 
 _SMALL = """
-add_vector average_rows chunked_conv concat_columns dispatch embedding gaussian_top_k
-group_by_expert hash_ngrams head_sums keep_chunked_inputs keep_delta_rows keep_inputs lora_down matmul_float
-move_cells multiply_vector product rms rooted_dots rope rows scale_by_expert scale_experts scale_heads
-scale_rows scatter slice space_to_depth token_numbers unpack
+add_vector average_rows chunked_conv concat_columns dispatch embedding gaussian_top_k group_by_expert
+hash_ngrams head_sums keep_chunked_inputs keep_delta_rows keep_inputs keep_pooled lora_down matmul_float
+mix_streams move_cells multiply_vector product rms rooted_dots rope rows scale_by_expert scale_experts
+scale_heads scale_rows scatter slice space_to_depth token_numbers unpack
 """
 _LIMITS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),
@@ -25,6 +25,8 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
     "top_k": (80, 0),
     "top_k_of_parts": (80, 0),
     "router": (64, 0),
+    "sinkhorn": (64, 0),
+    "pooling": (64, 0),
     "short_conv": (72, 0),
     "store": (72, 0),
     "rotate_cells": (80, 0),
@@ -33,6 +35,7 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
     "rms_norm": (64, 0),
     "layer_norm": (64, 60),
     "attention": (128, 60),
+    "entry_attention": (128, 60),
     "matmul_many 128": (128, 200),
     "gated_delta": (168, 0),
     "choose_cells": (128, 0),

@@ -58,6 +58,7 @@ def other_programs() -> list[Program]:
     latent = (("CHASKI_SIZE", 96), ("CHASKI_VALUE_SIZE", 64), ("CHASKI_VALUES_IN_KEYS", 1))
     few_rows = (("CHASKI_ROWS", 4), ("CHASKI_SPLIT", 1), rounding[0])
     heads = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128), ("CHASKI_VALUES_IN_KEYS", 0))
+    entries = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128), ("CHASKI_VALUES_IN_KEYS", 1))
 
     def kept(type: str) -> list[tuple[str, str]]:
         return [("CHASKI_KEYS", f"DType::{type}"), ("CHASKI_VALUES", f"DType::{type}")]
@@ -95,6 +96,8 @@ def other_programs() -> list[Program]:
             for split in (0, 1)
         ),
         *(Program("attention", (*kept(each), *latent, *few_rows)) for each in stored),
+        Program("entries", (*kept("I16"), *entries, ("CHASKI_ROWS", 8), rounding[0])),
+        Program("entries", (*kept("F16"), *entries, ("CHASKI_ROWS", 8), rounding[0])),
         *(
             Program(
                 "attention_i16",
@@ -119,9 +122,11 @@ def other_programs() -> list[Program]:
         Program("adapters"),
         Program("experts"),
         Program("ngrams"),
+        Program("pooling"),
         Program("recurrent"),
         Program("rows"),
         Program("scans"),
+        Program("streams"),
         Program("top_k"),
         Program("unpack"),
     ]
