@@ -2,8 +2,8 @@
 
 As a program, `python -m tests.llama_cpp_logits FILE`, it reads JSON from standard input and writes an answer:
 {"answers": [[prompt, answer], ...]} for the most likely token at the place of each token of the answers;
-{"scored": [[ids], ...], "first": i} for the surprisal of each token from i on; {"logits": [ids],
-"file": path} for the logits after each token, which it writes to the file.
+{"scored": [[ids], ...], "first": i} for the surprisal of each token from i on; {"logits": [[ids], ...],
+"file": path} for the logits after each token of sequences of one length, which it writes to the file.
 
 The structures that the interface takes by value are longer here than there, which does no harm to the last
 argument of a function. So only the first fields, which are set here, must have their places.
@@ -154,7 +154,11 @@ def answer(path: Path, asked: dict[str, Any]) -> Any:
         model = Logits(path, max(len(prompt) + len(answer) for prompt, answer in asked["answers"]))
         return [likeliest(model, prompt, answer) for prompt, answer in asked["answers"]]
     if "logits" in asked:
-        np.save(asked["file"], Logits(path, len(asked["logits"])).after(asked["logits"], 0))
+        model, rows = Logits(path, len(asked["logits"][0])), []
+        for ids in asked["logits"]:
+            model.begin()
+            rows.append(model.after(ids, 0))
+        np.save(asked["file"], rows)
         return None
     model = Logits(path, max(map(len, asked["scored"])))
     found = []
