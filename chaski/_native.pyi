@@ -764,6 +764,18 @@ class Plan:
     def rooted_dots(
         self, dim: int, heads: int, size: int, factor: float, least: float, a: int, b: int, y: int
     ) -> None: ...
+    def relative_dots(
+        self,
+        dim: int,
+        table_dim: int,
+        heads: int,
+        size: int,
+        count: int,
+        x: int,
+        table: int,
+        first: int,
+        y: int,
+    ) -> None: ...
     def lane_maxima(self, dim: int, width: int, x: int, counts: int, maxima: int) -> None: ...
     def top_k(self, dim: int, width: int, max_k: int, x: int, counts: int, maxima: int, y: int) -> None: ...
     def barrier(self) -> None: ...

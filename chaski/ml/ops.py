@@ -85,6 +85,7 @@ __all__ = [
     "position_scale",
     "product",
     "quick_gelu",
+    "relative_dots",
     "relu",
     "rms",
     "rms_norm",
@@ -156,6 +157,18 @@ def rooted_dots(a: Tensor, b: Tensor, factor: float, least: float) -> Tensor:
     """
     require(a.shape == b.shape and len(a.shape) == 3, "rooted_dots", a.shape, b.shape)
     return a.graph.record("rooted_dots", (a, b), a.shape[:2], factor=factor, least=least)
+
+
+def relative_dots(x: Tensor, table: Tensor, first: Tensor, count: int) -> Tensor:
+    """Return the products of each head with `count` rows of a table -> (n, heads, count).
+
+    Row i of x (n, heads, size) is multiplied with the rows from `first`[i] (n,) int32 on of `table`
+    (rows, size), so that the table contains a vector for each distance between two places. A row outside of
+    the table counts as zeros. The products are added in order.
+    """
+    fits = len(x.shape) == 3 and x.shape[2:] == table.shape[1:] and first.shape == x.shape[:1] and count > 0
+    require(fits, "relative_dots", x.shape, table.shape, first.shape)
+    return x.graph.record("relative_dots", (x, table, first), (*x.shape[:2], count), count=count)
 
 
 def product(x: Tensor, weight: Weight) -> Tensor:

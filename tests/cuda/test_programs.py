@@ -123,6 +123,7 @@ def other_programs() -> list[Program]:
         Program("experts"),
         Program("ngrams"),
         Program("pooling"),
+        Program("relative_dots"),
         Program("recurrent"),
         Program("rows"),
         Program("scans"),

@@ -567,6 +567,19 @@ def test_hashes_of_ngrams_and_heads(tmp_path: Path, backend: str) -> None:
     assert_same(backend, path, record, list(range(40)))
 
 
+@on_each
+def test_products_with_vectors_for_distances(tmp_path: Path, backend: str) -> None:
+    table = np.random.default_rng(2).standard_normal((MOST, 48)).astype(np.float32)
+    path = write(tmp_path / "a.gguf", table=table, vectors=table[:, :16])
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        x = ops.embedding(ids, w["table"]).reshape(3, 16)
+        found = ops.relative_dots(x, ops.embedding(ids, w["vectors"]), ids, 19)
+        return found.reshape(3 * 19)
+
+    assert_same(backend, path, record, list(range(40)))
+
+
 ARCHITECTURES = Path(__file__).parents[1] / "data" / "architectures"
 DENSE = ["gemma2", "gemma3n", "granite", "phi3-long", "qwen3"]
 MORE_DENSE = [

@@ -162,6 +162,20 @@ def test_rooted_dots(tmp_path: Path, isa: str) -> None:
     assert np.abs(found).min() == pytest.approx(0.5**0.5)
 
 
+def test_products_with_vectors_for_distances(tmp_path: Path, isa: str) -> None:
+    """Rows of the table that do not exist count as zeros."""
+    arrays = {"table": uniform(11, 3 * 33), "vectors": uniform(11, 33)}
+
+    def record(ids: Tensor, w: dict[str, Weight], _: Graph) -> Tensor:
+        x = ops.embedding(ids, w["table"]).reshape(3, 33)
+        return ops.relative_dots(x, ops.embedding(ids, w["vectors"]), ids, 5).reshape(3 * 5)
+
+    expected, found = results(tmp_path, arrays, record, 9, isa)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert (found == 0).any()
+    assert (found != 0).all(axis=1).any()
+
+
 def test_columns_and_products_of_them(tmp_path: Path, isa: str) -> None:
     arrays = {"table": uniform(11, 3 * 21), "vector": uniform(21)}
 

@@ -81,6 +81,14 @@ def rooted_dots(a: F32, b: F32, *, factor: float, least: float) -> F32:
     return y
 
 
+def relative_dots(x: F32, table: F32, first: I32, *, count: int) -> F32:
+    places = first[:, None] + np.arange(count)
+    seen = table[np.clip(places, 0, len(table) - 1)]
+    seen[(places < 0) | (places >= len(table))] = 0
+    y: F32 = x @ seen.swapaxes(1, 2)
+    return y
+
+
 def rows(x: F32, indices: I32) -> F32:
     return x[indices]
 
@@ -213,6 +221,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         token_numbers,
         hash_ngrams,
         rooted_dots,
+        relative_dots,
         rms_norm,
         layer_norm,
         rms,

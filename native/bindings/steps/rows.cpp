@@ -5,6 +5,7 @@
 #include "../../steps/checks.h"
 #include "../../steps/matmul.h"
 #include "../../steps/ngrams.h"
+#include "../../steps/relative_dots.h"
 #include "../../steps/top_k.h"
 #include "steps.h"
 
@@ -107,6 +108,15 @@ void add_rooted_dots(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_
                          plan.floats(b, dim, heads * size), plan.floats(y, dim, heads)));
 }
 
+void add_relative_dots(PlanBuilder& plan, int dim, int table_dim, std::int64_t heads, std::int64_t size,
+                       std::int64_t count, std::size_t x, std::size_t table, std::size_t first,
+                       std::size_t y) {
+    require(heads > 0 && size > 0 && count > 0, "relative_dots: no elements");
+    plan.add(std::make_unique<RelativeDotsStep>(
+        plan.ops(), dim, table_dim, RelativeDots{heads, size, count}, plan.floats(x, dim, heads * size),
+        plan.floats(table, table_dim, size), plan.indices(first, dim), plan.floats(y, dim, heads * count)));
+}
+
 }  // namespace
 
 void bind_rows(nb::module_& m, nb::class_<PlanBuilder>& plan) {
@@ -126,6 +136,8 @@ void bind_rows(nb::module_& m, nb::class_<PlanBuilder>& plan) {
              "width"_a, "tokens"_a, "before"_a, "y"_a)
         .def("rooted_dots", &add_rooted_dots, "dim"_a, "heads"_a, "size"_a, "factor"_a, "least"_a, "a"_a,
              "b"_a, "y"_a)
+        .def("relative_dots", &add_relative_dots, "dim"_a, "table_dim"_a, "heads"_a, "size"_a, "count"_a,
+             "x"_a, "table"_a, "first"_a, "y"_a)
         .def("top_k", &add_top_k, "dim"_a, "width"_a, "max_k"_a, "x"_a, "counts"_a, "maxima"_a, "y"_a);
 }
 

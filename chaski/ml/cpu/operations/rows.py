@@ -12,6 +12,7 @@ __all__ = [
     "group_rows",
     "hash_ngrams",
     "input",
+    "relative_dots",
     "reshape",
     "rooted_dots",
     "rows",
@@ -47,6 +48,14 @@ def hash_ngrams(lowering: Lowering, node: Tensor, tokens: Tensor, before: Tensor
 def rooted_dots(lowering: Lowering, node: Tensor, a: Tensor, b: Tensor) -> None:
     (_, heads, size) = a.shape
     lowering.compute(node, {"a": a, "b": b}, heads=heads, size=size, **node.attributes)
+
+
+def relative_dots(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor, first: Tensor) -> None:
+    _, heads, size = x.shape
+    reads = {"x": x, "table": table, "first": first}
+    lowering.compute(
+        node, reads, table_dim=lowering.dim(table), heads=heads, size=size, count=node.attributes["count"]
+    )
 
 
 def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:

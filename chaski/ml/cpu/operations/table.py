@@ -25,6 +25,7 @@ _NAMED: tuple[Callable[..., None], ...] = (
     *(recurrent.ssd, recurrent.selective_scan, recurrent.generalized_delta),
     *(rows.input, rows.reshape, rows.embedding, rows.rows, rows.slice, rows.concat, rows.scatter),
     *(rows.top_k, rows.token_numbers, rows.hash_ngrams, rows.rooted_dots),
+    rows.relative_dots,
 )
 """The functions that have the names of their operations."""
 

@@ -7,7 +7,7 @@ from chaski.ml.cuda.device import Program
 from chaski.ml.cuda.lowering import Derived, Kernel, Lowering, Made, Sizes
 from chaski.ml.graph import Dim, Tensor, width
 
-__all__ = ["concat", "group_rows", "rows", "scatter", "slice", "top_k"]
+__all__ = ["concat", "group_rows", "relative_dots", "rows", "scatter", "slice", "top_k"]
 
 _PART = 4096  # elements of a row whose largest ones a thread block finds
 
@@ -16,6 +16,16 @@ def rows(lowering: Lowering, node: Tensor, x: Tensor, indices: Tensor) -> None:
     lowering.check(indices, 0, limit_of=x)
     arguments = (x, lowering.count(node), width(node), indices, lowering.new(node))
     lowering.for_each("rows", "rows", node, width(node), *arguments)
+
+
+def relative_dots(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor, first: Tensor) -> None:
+    _, heads, size = x.shape
+    count = node.attributes["count"]
+    arguments = (
+        *(x, lowering.count(node), heads, size, table, lowering.count(table)),
+        *(first, count, lowering.new(node)),
+    )
+    lowering.for_each("relative_dots", "relative_dots", node, width(node), *arguments)
 
 
 def scatter(lowering: Lowering, node: Tensor, x: Tensor, rows: Tensor, places: Tensor) -> None:
