@@ -22,7 +22,9 @@ from chaski.image.processors import (
     in_tiles,
     most_padded_squares,
     on_padded_squares,
+    on_square,
     squared,
+    stretched_tiles,
     video_size,
 )
 from chaski.image.squares import Patches, in_squares
@@ -62,9 +64,11 @@ __all__ = [
     "most_padded_squares",
     "normalize",
     "on_padded_squares",
+    "on_square",
     "open_image",
     "patches",
     "read_video",
     "squared",
+    "stretched_tiles",
     "video_size",
 ]

@@ -31,7 +31,9 @@ __all__ = [
     "in_tiles",
     "most_padded_squares",
     "on_padded_squares",
+    "on_square",
     "squared",
+    "stretched_tiles",
     "video_size",
 ]
 
@@ -235,6 +237,30 @@ def in_aspect_tiles(pixels: Pixels, edge: int, counts: range, normal: Normal) ->
     if len(cut) == 1:
         return cut
     return np.concatenate([cut, squared(pixels, edge, "bicubic", normal)[None]])
+
+
+def stretched_tiles(pixels: Pixels, edge: int, counts: range, normal: Normal) -> tuple[Values, Size]:
+    """Stretch over the grid of `counts` tiles whose proportions are closest to the picture's, as DeepSeek-OCR
+    does, unless the picture fits on one tile.
+
+    Returns the tiles row by row (count, edge, edge, 3), and the rows and columns: (0, 0) without tiles.
+    """
+    if max(pixels.shape[:2]) <= edge:
+        return np.zeros((0, edge, edge, 3), np.float32), (0, 0)
+    rows, columns = likest_grid(pixels, edge, counts)
+    canvas = resize(pixels, (rows * edge, columns * edge), "bicubic")
+    return tiles(normalize(canvas, normal.mean, normal.std), rows, columns), (rows, columns)
+
+
+def on_square(pixels: Pixels, edge: int, color: tuple[int, int, int]) -> Pixels:
+    """Resize in proportion into the middle of a square of this color, as Pillow's `ImageOps.pad` does."""
+    height, width = pixels.shape[:2]
+    if width > height:
+        size = max(round(height / width * edge), 1), edge
+    else:
+        size = edge, max(round(width / height * edge), 1)
+    corner = round((edge - size[0]) * 0.5), round((edge - size[1]) * 0.5)
+    return pad(resize(pixels, size, "bicubic"), (edge, edge), corner, color)
 
 
 def likest_grid(pixels: Pixels, edge: int, counts: range) -> Size:

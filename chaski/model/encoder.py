@@ -17,7 +17,7 @@ from chaski.ml import ops
 from chaski.ml.backend import Backend, summed
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Tensor
 from chaski.ml.stages import StagedPlan, narrowed
-from chaski.model.multimodal import EncoderShape, Encoding, Image, Tile
+from chaski.model.multimodal import EncoderShape, Encoding, FurtherAttention, Image, Tile
 
 __all__ = ["EncoderProgram", "encoder_memory"]
 
@@ -56,7 +56,10 @@ class EncoderProgram:
         count = self._num_patches(tile)
         num_queries = self.shape.pool_queries or tile.num_rows
         values = self._history.inputs(count, arrays.pop("spans", None), num_queries)
-        values |= self._history.window_inputs(arrays.pop("windows", None)) | arrays
+        values |= self._history.window_inputs(arrays.pop("windows", None))
+        for name, further in self._history.others.items():
+            values |= further.inputs(name, arrays.pop(f"{name} spans"))
+        values |= arrays
         sizes = {"image_rows": tile.num_rows}
         if self._stages is not None and count > self.shape.max_at_once:
             return self._stages.run(values, {"patches": count, **sizes})["image_rows"]
@@ -69,10 +72,11 @@ class EncoderProgram:
 def encoder_memory(backend: Backend, shape: EncoderShape, dtype: DType) -> KindMemory:
     """Return the memory for the keys and values of a tile's patches. Allocates nothing."""
     cells = backend.cache_config.padded(shape.max_patches)
+    kept = [(cells, heads) for heads in (shape.heads, shape.pool) if heads is not None]
+    kept += [(backend.cache_config.padded(each.max_cells), each.heads) for each in shape.further]
     num_bytes = summed(
-        backend.kv_bytes(role, cells, heads.heads, size, dtype)
-        for heads in (shape.heads, shape.pool)
-        if heads is not None
+        backend.kv_bytes(role, count, heads.heads, size, dtype)
+        for count, heads in kept
         for role, size in ((KVRole.KEYS, heads.key_size), (KVRole.VALUES, heads.value_size))
     )
     return KindMemory("patches of an image", 1, cells, num_bytes)
@@ -97,6 +101,22 @@ class _Cells(Struct, frozen=True):
         )
         return cls(keys, values, cells, masks, mask)
 
+    @classmethod
+    def of_further(cls, graph: Graph, backend: Backend, attention: FurtherAttention, dtype: DType) -> _Cells:
+        name, most = attention.name, attention.max_cells
+        dim = Dim(name, most)
+        masks = MaskInputs(backend.cache_config, backend.cache_config.padded(most), 1, most)
+        cells = graph.input(f"{name}.cells", (dim,), DType.I32)
+        mask = masks.declare(graph, dim, most, f"{name}.")
+        return cls.reserve(backend, attention.heads, dtype, cells, masks, mask)
+
+    def inputs(self, name: str, spans: I32) -> dict[str, npt.NDArray[Any]]:
+        """Return the inputs of a further attention: state i sees states spans[i, 0] to spans[i, 1] - 1."""
+        cells = np.arange(len(spans), dtype=np.int32)
+        seen = np.ascontiguousarray(spans[:, [0, 1, 0]])
+        found = {"cells": cells, **self.masks.values(cells, seen, np.zeros_like(cells))}
+        return {f"{name}.{key}": value for key, value in found.items()}
+
     def update(self, k: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor, AnyMask]:
         assert v is not None, "patches have values"
         return ops.store(k, self.cells, self.keys), ops.store(v, self.cells, self.values), self.mask
@@ -109,6 +129,7 @@ class _Patches(Struct):
     patches: Dim
     layers: _Cells
     pooling: _Cells | None
+    others: dict[str, _Cells]
     windowed: _Cells | None = None
 
     @classmethod
@@ -121,10 +142,12 @@ class _Patches(Struct):
         cells = graph.input("cells", (patches,), DType.I32)
         mask = masks.declare(graph, patches, most)
         layers = _Cells.reserve(backend, shape.heads, dtype, cells, masks, mask)
+        others = {each.name: _Cells.of_further(graph, backend, each, dtype) for each in shape.further}
         if shape.pool is None:
-            return cls(graph, patches, layers, None)
+            return cls(graph, patches, layers, None, others)
         mask = masks.declare(graph, shape.queries_of_pool(rows), most, _POOL)
-        return cls(graph, patches, layers, _Cells.reserve(backend, shape.pool, dtype, cells, masks, mask))
+        pooling = _Cells.reserve(backend, shape.pool, dtype, cells, masks, mask)
+        return cls(graph, patches, layers, pooling, others)
 
     def inputs(
         self, count: int, spans: npt.NDArray[np.int32] | None, num_queries: int
@@ -158,6 +181,9 @@ class _Patches(Struct):
         spans = np.ascontiguousarray(windows[:, [0, 1, 0]])
         found = self.windowed.masks.values(cells, spans, np.zeros_like(cells))
         return {f"{_WINDOWS}{name}": value for name, value in found.items()}
+
+    def further(self, name: str) -> LayerCache:
+        return self.others[name]
 
     def pool(self) -> LayerCache:
         assert self.pooling is not None, "EncoderShape.pool has its heads"

@@ -18,6 +18,7 @@ __all__ = [
     "IMAGE_NUMBER",
     "EncoderShape",
     "Encoding",
+    "FurtherAttention",
     "Image",
     "Layout",
     "LimitedByContext",
@@ -114,6 +115,18 @@ class Image:
         return sum(array.nbytes for tile in self.tiles for array in tile.arrays.values())
 
 
+class FurtherAttention(Struct, frozen=True):
+    """Attention among other states than those of patches, of which a tile has up to `max_cells`.
+
+    `Image.arrays` contains "NAME spans" (n, 2): the first state that each of n states sees, and the one after
+    the last.
+    """
+
+    name: str
+    max_cells: int
+    heads: KVShape
+
+
 class EncoderShape(Struct, frozen=True):
     """Sizes for which an encoder reserves memory.
 
@@ -124,6 +137,7 @@ class EncoderShape(Struct, frozen=True):
     max_tiles              enough of the largest tile to cover the rows of the largest image
     pool                   the attention after the layers in which rows look at patches; None without one
     pool_queries           how many queries look at patches in that attention, if they are no rows
+    further                attention of other kinds
     has_grid               images have a `grid`, and the text model rotates tokens by coordinates
     num_coordinates        the coordinates of a token: time, row and column, or those of a numbered grid
     max_at_once            the most patches that are computed at once; larger tiles are computed in pieces
@@ -139,6 +153,7 @@ class EncoderShape(Struct, frozen=True):
     num_coordinates: int = 3
     max_at_once: int = 1 << 30
     pool_queries: int = 0
+    further: tuple[FurtherAttention, ...] = ()
 
     def queries_of_pool(self, rows: Dim) -> Dim:
         """Return the dimension of what looks at patches in the attention `pool`."""
@@ -150,6 +165,9 @@ class PatchHistory(LayerCache, Protocol):
 
     def pool(self) -> LayerCache:
         """Return the history of the attention in which the rows look at the patches: `EncoderShape.pool`."""
+
+    def further(self, name: str) -> LayerCache:
+        """Return the history of an attention of `EncoderShape.further`. Its states have the Dim `name`."""
 
     def windows(self) -> LayerCache:
         """Return the same history, restricted so that each patch sees only its window.

@@ -8,8 +8,8 @@ void RelativeDotsStep::run(const Sizes& sizes, std::int64_t begin, std::int64_t 
                            std::byte* scratch) const {
     const auto [heads, size, count] = job_;
     const std::int64_t table_rows = sizes[table_dim_];
-    float* columns =
-        reinterpret_cast<float*>(scratch);  // the rows of the table for a row of x: [size][count]
+    // The rows of the table that a row of x is multiplied with: [size][count].
+    float* columns = reinterpret_cast<float*>(scratch);
     for (std::int64_t i = begin; i < end; ++i) {
         if (i == begin || first_[i] != first_[i - 1]) {
             for (std::int64_t j = 0; j < count; ++j) {

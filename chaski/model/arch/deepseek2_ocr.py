@@ -1,4 +1,4 @@
-"""DeepSeek-OCR (Wei et al. 2025), text: DeepSeek MoE with NeoX pairs, and a rope that no file scales."""
+"""DeepSeek-OCR (Wei et al. 2025): DeepSeek MoE with NeoX pairs, and a rope that no file scales."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from chaski.model.architecture import Architecture
 ARCHITECTURE = Architecture(
     "deepseek2-ocr",
     "DeepSeek-OCR",
-    notes="Text only: the encoder of pictures is not supported yet.",
     reads=("leading_dense_block_count",),
 )
 

@@ -15,6 +15,7 @@ from chaski.model.multimodal import MultimodalProcessor
 __all__ = ["PROJECTORS", "WITH_COORDINATES", "read_vision"]
 
 PROJECTORS = {
+    "deepseekocr": "deepseekocr.vision",
     "idefics3": "idefics3",
     "internvl": "internvl",
     "kimik25": "moonvit.kimik25",
