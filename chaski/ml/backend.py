@@ -242,9 +242,13 @@ class LayerExperts(Struct, frozen=True):
 
 
 class Memory(Struct, frozen=True):
-    """Bytes that a backend holds: on each device that it uses, and in total."""
+    """Bytes that a backend holds: on each device that it uses, and in total.
+
+    experts  the layers whose experts do not all fit into memory
+    """
 
     devices: tuple[DeviceMemory, ...]
+    experts: tuple[LayerExperts, ...] = ()
 
     @property
     def weights(self) -> int:
@@ -301,7 +305,8 @@ class Memory(Struct, frozen=True):
                     a.is_gpu or b.is_gpu,
                 )
                 for a, b in pairs
-            )
+            ),
+            self.experts + other.experts,
         )
 
 

@@ -236,7 +236,7 @@ class CPUBackend:
             self._shared_bytes,
             self._file_bytes + others,
         )
-        return Memory((held,))
+        return Memory((held,), () if self._experts is None else self._experts.layers())
 
     def wait_loaded(self) -> None:
         self._loading.wait_loaded()

@@ -133,14 +133,14 @@ class ExpertMemory:
             shortened = f"{stack.name} is missing, because the file has become shorter"
             raise unreadable(stack.info.path, shortened if code < 0 else os.strerror(code))
 
-    def layers(self) -> list[LayerExperts]:
+    def layers(self) -> tuple[LayerExperts, ...]:
         """Return what each layer has requested and read so far."""
         found: dict[int, LayerExperts] = {}
         for stack in self._stacks:
             counts = LayerExperts(*stack.native.counts, len(stack.native))
             earlier = found.get(counts.layer)
             found[counts.layer] = counts if earlier is None else earlier + counts
-        return list(found.values())
+        return tuple(found.values())
 
     def close(self) -> None:
         """Stop reading."""

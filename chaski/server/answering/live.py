@@ -10,6 +10,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from msgspec import to_builtins
+
 from chaski.errors import ChaskiError
 from chaski.ml.machine import available_memory, total_memory
 from chaski.runner.engine.live import LiveSequence, LiveSequences
@@ -102,6 +104,7 @@ def _model(model: LoadedModel, now: LiveSequences | None, before: LiveSequences 
             }
             for use in model.info.prefixes
         ],
+        "experts": to_builtins(memory.experts),
     }
     if now is None:
         return shown

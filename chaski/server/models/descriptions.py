@@ -54,6 +54,7 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
         "parallel": loaded.parallel,
         **({"adapters": _names(catalog, loaded)} if loaded.adapters.keys else {}),
         **_tiers(loaded),
+        **({"experts": to_builtins(memory.experts)} if memory.experts else {}),
         **_replicas(loaded),
         "users": loaded.users,
         "waiting": loaded.queue.waiting,

@@ -61,6 +61,7 @@ class Gauges:
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
         yield from self._own()
+        yield from self._of_experts()
         yield from self._of_nodes()
         yield from self._vllm()
 
@@ -99,6 +100,30 @@ class Gauges:
             for part in held.devices:
                 by_device.add_metric([model.name, part.device], part.total)
         yield from (waiting, running, places, memory, by_device, *prefixes.values())
+
+    def _of_experts(self) -> Iterator[Metric]:
+        """Yield what layers whose experts do not all fit into memory have requested and read."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        labels = ["model", "layer"]
+        requests = CounterMetricFamily(
+            "chaski_expert_requests", "Matrices of experts that batches requested", labels=labels
+        )
+        hits = CounterMetricFamily("chaski_expert_hits", "Of these, matrices in memory", labels=labels)
+        read = CounterMetricFamily(
+            "chaski_expert_read_bytes", "Bytes of experts that were read from the file", labels=labels
+        )
+        slots = GaugeMetricFamily(
+            "chaski_expert_slots", "Matrices of experts for which memory has room", labels=labels
+        )
+        for model in self._models.loaded:
+            for layer in model.info.memory.experts:
+                label = [model.name, str(layer.layer)]
+                requests.add_metric(label, layer.requests)
+                hits.add_metric(label, layer.hits)
+                read.add_metric(label, layer.bytes_read)
+                slots.add_metric(label, layer.slots)
+        yield from (requests, hits, read, slots)
 
     def _of_nodes(self) -> Iterator[Metric]:
         """Yield the gauges of a cluster's nodes. Replicas are not labels, since they come and go."""
