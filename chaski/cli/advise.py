@@ -45,18 +45,17 @@ def command(
     NAME-OR-FOLDER is a folder of GGUF files, a file, a model of the store, whose tags are compared, or a
     repository of Hugging Face, hf.co/USER/REPOSITORY, of which only the beginning of one file is fetched.
 
-    TOKENS/S is the rate of decoding that the measured memory bandwidth allows at most. LOSS is the mean KL
-    divergence from full precision in nats: measured by `chaski eval --against`, or published for Llama 3 8B.
+    TOKENS/S is the predicted rate of decoding, as `chaski fit` shows it. LOSS is the mean KL divergence from
+    full precision in nats: measured by `chaski eval --against`, or published for Llama 3 8B.
     """
     from chaski.runner.choosing.advice import advise, recommended
 
-    bandwidth = _bandwidth()
     with ExitStack() as closing:
         candidates = _candidates(closing, where, insecure, username, password)
-        found = advise(candidates, context, bandwidth)
+        found = advise(candidates, context)
     best = recommended(found, context)
     if as_json:
-        echo_json(_as_object(found, best, bandwidth))
+        echo_json(_as_object(found, best))
         return
     click.echo(_table(found) + "\n")
     if any(each.loss is not None and each.loss.source == "measured" for each in found):
@@ -83,15 +82,6 @@ def _candidates(
     return local_candidates(where)
 
 
-def _bandwidth() -> float:
-    from chaski.env import Environment
-    from chaski.ml import memory_bandwidth
-    from chaski.ml.machine import physical_cores
-
-    environment = Environment.read()
-    return memory_bandwidth(environment.threads or physical_cores(), environment.isa)
-
-
 def _table(found: Sequence[Advice]) -> str:
     rows: list[Sequence[object]] = [("FILE", "SIZE", "FITS", "CONTEXT", "MEMORY", "TOKENS/S", "LOSS")]
     names = _short_names([each.candidate.name for each in found], [each.type for each in found])
@@ -111,7 +101,7 @@ def _cells(found: Advice) -> tuple[str, ...]:
     size = file_size(found.candidate.num_bytes)
     if found.problem:
         return size, "?", "-", "-", "-", _loss(found)
-    rate = "GPU" if found.rate is None else _rate(found.rate)
+    rate = "-" if found.rate is None else _rate(found.rate)
     context = f"{found.context:,}"
     return size, "yes" if found.fits else "no", context, file_size(found.needed), rate, _loss(found)
 
@@ -137,7 +127,7 @@ def _advice(found: Sequence[Advice], best: Advice | None) -> str:
             f"None of these fits: the smallest needs {file_size(least.needed)} and "
             f"{file_size(least.available)} are free. Close other programs, use a smaller --context or model."
         )
-    rate = "on the GPU" if best.rate is None else f"up to {_rate(best.rate)} tokens/s"
+    rate = "on GPUs" if best.rate is None else f"about {_rate(best.rate)} tokens/s"
     loss = "unknown loss" if best.loss is None else f"loss {best.loss.divergence:.4f} nats"
     kind = best.type or "this file"
     return (
@@ -146,11 +136,10 @@ def _advice(found: Sequence[Advice], best: Advice | None) -> str:
     )
 
 
-def _as_object(found: Sequence[Advice], best: Advice | None, bandwidth: float) -> dict[str, Any]:
+def _as_object(found: Sequence[Advice], best: Advice | None) -> dict[str, Any]:
     from msgspec import to_builtins
 
     return {
-        "bandwidth": bandwidth,
         "recommended": None if best is None else best.candidate.name,
         "files": [
             {

@@ -49,6 +49,7 @@ _COMMANDS = {
     "bench": "chaski.cli.bench",
     "eval": "chaski.cli.eval",
     "advise": "chaski.cli.advise",
+    "fit": "chaski.cli.fit",
     "batch": "chaski.server.batch_command",
     "service": "chaski.cli.service",
     "completion": "chaski.cli.completion",

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chaski.env import Environment
 from chaski.errors import ChaskiError, OptionError, UnsupportedError
 from chaski.ml.backend import (
     Backend,
@@ -21,9 +22,11 @@ from chaski.ml.backend import (
     Override,
 )
 from chaski.ml.performance_model import Machine
+from chaski.ml.rates import DeviceRates
 from chaski.names import AUTO
 
 if TYPE_CHECKING:
+    from chaski.formats.quant import QuantType
     from chaski.ml.sharded.serving import MemberServer
 
 __all__ = [
@@ -40,8 +43,10 @@ __all__ = [
     "memory_bandwidth",
     "open_backend",
     "open_together",
+    "processor_rates",
     "serve_member",
     "usual_backend",
+    "usual_gpus",
 ]
 
 _log = logging.getLogger(__name__)
@@ -117,6 +122,12 @@ def usual_backend() -> tuple[str, Sequence[Device]]:
     return "cpu", ()
 
 
+def usual_gpus() -> Sequence[Device]:
+    """Return the GPUs that models are computed on unless the user chooses another backend."""
+    name = Environment.read().backend
+    return usual_backend()[1] if name == AUTO else gpus_of(name)
+
+
 def has_gpu_driver() -> bool:
     """Return whether a GPU may compute, without loading its packages."""
     found: bool = _module("cuda").is_there()
@@ -169,6 +180,18 @@ def memory_bandwidth(threads: int, isa: str = "auto") -> float:
     from chaski.ml.cpu.thread_rates import reading_rate
 
     return reading_rate(threads, isa)
+
+
+def processor_rates(weight_bytes: Mapping[QuantType, int], threads: int, isa: str = "auto") -> DeviceRates:
+    """Return the rates of threads of the processor for a model with these bytes of weights of each type.
+
+    What no process has measured before is measured, which takes a second for each type.
+
+    Raises ValueError if this build or this machine lacks the instruction set.
+    """
+    from chaski.ml.cpu.product_rates import processor_rates
+
+    return processor_rates(weight_bytes, threads, isa)
 
 
 def measure_machine(

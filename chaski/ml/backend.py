@@ -129,6 +129,12 @@ class GPUOptions(Struct, frozen=True):
     split: str = "layers"
     spared: int = 0
 
+    @property
+    def devices(self) -> Sequence[str]:
+        """The names of the devices that hold a part of the model: first the processor, if it does."""
+        is_on_cpu = self.layers is not None or any(each.device == HOST for each in self.overrides)
+        return [*([HOST] if is_on_cpu else ()), *(f"cuda:{number}" for number in self.numbers)]
+
 
 Options = BackendOptions | CPUOptions | NodesOptions | GPUOptions
 """The options that `open_backend` takes. A kind of device that needs other options adds its class here."""

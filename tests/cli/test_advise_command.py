@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from chaski.cli.main import chaski_command
 from chaski.formats.quant import QuantType
+from chaski.ml.rates import DeviceRates, ProductRates
 from tests.store.fake_registry import FakeRegistry
 from tests.tiny_llama import write_tiny_llama
 
@@ -17,8 +18,9 @@ pytestmark = pytest.mark.usefixtures("own_store")
 
 
 @pytest.fixture(autouse=True)
-def bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaski.ml.memory_bandwidth", lambda threads, isa: 5e6)
+def rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = DeviceRates({"": ProductRates(5e6, 1e9)}, 5e6, 1e9, 1e-6)
+    monkeypatch.setattr("chaski.runner.choosing.fitting.processor_rates", lambda *_: slow)
 
 
 @pytest.fixture
@@ -49,7 +51,6 @@ def test_a_folder(folder: Path) -> None:
 
 def test_json(folder: Path) -> None:
     found = json.loads(advise(folder, "--json", "--context", 64).stdout)
-    assert found["bandwidth"] == 5e6
     assert found["recommended"] == str(folder / "tiny-Q8_0.gguf")
     first, second = found["files"]
     assert (first["type"], first["context"], first["fits"]) == ("Q8_0", 64, True)
@@ -85,7 +86,7 @@ def test_a_repository(folder: Path) -> None:
 
 def test_nothing_fits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaski.runner.loading.reservation.available_memory", lambda: 1000)
-    monkeypatch.setattr("chaski.runner.choosing.advice.Estimate.fits", lambda self: False)
+    monkeypatch.setattr("chaski.runner.choosing.fitting.Estimate.fits", lambda self: False)
     shown = advise(folder)
     assert shown.exit_code == 0
     assert "None of these fits: the smallest needs " in shown.stdout

@@ -14,7 +14,7 @@ from chaski import _native
 from chaski.ml.performance_model import Machine, ThreadRates
 from chaski.ml.trace import Column
 
-__all__ = ["measure_machine", "reading_rate"]
+__all__ = ["measure_machine", "reading_rate", "waiting_times"]
 
 I64 = npt.NDArray[np.int64]
 
@@ -54,7 +54,7 @@ def measure_machine(
         # More threads never give one thread more bandwidth.
         bandwidth = min(bandwidths[count], count * bandwidths[1])
         speed = min(speeds[count] / speeds[1], float(count))
-        rates[count] = ThreadRates(bandwidth, speed, *_waits(pool, isa))
+        rates[count] = ThreadRates(bandwidth, speed, *waiting_times(pool, isa))
     transfer = _transfer(processors, isa) if processors > 1 else 0.0
     alone = _batch(processors, isa) if crowds else 0.0
     return Machine(processors, rates, transfer, {n: max(_batch(n, isa) - alone, 0.0) for n in crowds})
@@ -73,7 +73,7 @@ def reading_rate(threads: int, isa: str = "auto") -> float:
     return max(_native.read_bandwidth(pool, isa, _MOST // 2) for _ in range(_TURNS))
 
 
-def _waits(pool: _native.ThreadPool, isa: str) -> tuple[float, float]:
+def waiting_times(pool: _native.ThreadPool, isa: str) -> tuple[float, float]:
     """Return the seconds between pieces of a phase, and between phases, when all threads take part."""
     gaps = [_gaps(pieces) for pieces in _copies(pool, isa, pool.threads)]
     claims, barriers = (np.concatenate(column) for column in zip(*gaps, strict=True))

@@ -27,7 +27,7 @@ def open_layout(
         host = open_backend("cpu", CPUOptions(threads=1, isa=cpu.isa, variants=cpu.variants))
         return CUDABackend(options, open_gpu(number), host, spared=gpus.spared)
 
-    is_on_cpu = gpus.layers is not None or any(each.device == HOST for each in gpus.overrides)
+    is_on_cpu = HOST in gpus.devices
     if len(gpus.numbers) == 1 and not is_on_cpu:
         return open_on(gpus.numbers[0], options)
     on_cpu = {HOST: lambda options: open_backend("cpu", options, cpu)} if is_on_cpu else {}

@@ -1,7 +1,6 @@
 """`Advice`: for each file of a model, whether it fits here, how fast it decodes, and what it loses.
 
-A token of decoding reads all weights that it uses once, so a machine decodes at most as many tokens per
-second as its memory bandwidth allows. `recommended` chooses among the files that fit.
+Memory and rate are those of `chaski fit`. `recommended` chooses among the files that fit.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from msgspec import Struct
 from chaski.errors import ChaskiError
 from chaski.formats.file_types import file_type
 from chaski.formats.gguf import GGUFFile
-from chaski.ml.backend import HOST
 from chaski.runner.choosing.candidates import Candidate
+from chaski.runner.choosing.fitting import Fit, MeasureRates
 from chaski.runner.choosing.losses import Loss, loss_of_type, measured_loss
 from chaski.runner.evaluation.records import Subject
-from chaski.runner.loading.estimate import Estimate
 from chaski.runner.loading.files import OpenedModel
 from chaski.store.model import StoredModel
 
@@ -38,7 +36,7 @@ class Advice(Struct, frozen=True):
 
     context   tokens of context that fit, or that were asked for
     needed    bytes for weights, cache and plans with that context; `available` are those that are free
-    rate      tokens per second of decoding, at most; None on a GPU, whose bandwidth is not measured
+    rate      predicted tokens per second of decoding; None where several GPUs share every matrix
     loss      None if it is unknown
     problem   why the native engine cannot run it; "" if it can
     """
@@ -54,13 +52,15 @@ class Advice(Struct, frozen=True):
     problem: str = ""
 
 
-def advise(candidates: Iterable[Candidate], context: int | None, bandwidth: float) -> list[Advice]:
+def advise(
+    candidates: Iterable[Candidate], context: int | None, rates: MeasureRates | None = None
+) -> list[Advice]:
     """Return the advice about each candidate.
 
-    context    tokens of context; None for as many as fit
-    bandwidth  bytes per second that the processor reads from memory
+    context  tokens of context; None for as many as fit
+    rates    measures the rates of devices; None for the usual way
     """
-    return [_advice(each, context, bandwidth) for each in candidates]
+    return [_advice(each, context, rates) for each in candidates]
 
 
 def recommended(found: Sequence[Advice], context: int | None) -> Advice | None:
@@ -80,7 +80,7 @@ def _worse(found: Advice) -> tuple[bool, float, int]:
     return loss is None, loss or 0.0, found.candidate.num_bytes
 
 
-def _advice(candidate: Candidate, context: int | None, bandwidth: float) -> Advice:
+def _advice(candidate: Candidate, context: int | None, rates: MeasureRates | None) -> Advice:
     try:
         opened = OpenedModel.of(StoredModel(None, candidate.path))
     except ChaskiError as error:
@@ -88,11 +88,11 @@ def _advice(candidate: Candidate, context: int | None, bandwidth: float) -> Advi
     type = candidate.type or (file_type(opened.file) if candidate.is_here else "")
     loss = _loss(candidate, type, opened.file)
     try:
-        estimate = Estimate.of(opened, context, 1, claimed=candidate.beyond)
+        fit = Fit.of(opened, context, 1, claimed=candidate.beyond, rates=rates)
     except ChaskiError as error:
         return Advice(candidate, type, loss=loss, problem=str(error))
+    estimate = fit.estimate
     needs = estimate.needs
-    is_on_host = set(needs.weights) <= {HOST}
     share = candidate.num_bytes / (candidate.num_bytes - candidate.beyond)
     return Advice(
         candidate,
@@ -101,30 +101,9 @@ def _advice(candidate: Candidate, context: int | None, bandwidth: float) -> Advi
         sum(needs.total.values()) + candidate.beyond,
         sum(needs.available.values()) + candidate.beyond,
         estimate.fits(),
-        bandwidth / (bytes_per_token(opened.file) * share) if is_on_host else None,
+        None if fit.prediction is None else fit.prediction.decode_with(share),
         loss,
     )
-
-
-def bytes_per_token(file: GGUFFile) -> float:
-    """Return the bytes of weights that decoding one token reads.
-
-    Of experts it reads the ones that a token uses. Embeddings are looked up, unless they are the output too.
-    """
-    architecture = file.architecture
-    experts = file.get(f"{architecture}.expert_count", int, 0)
-    used = file.get(f"{architecture}.expert_used_count", int, 0)
-    share = used / experts if experts and used else 1.0
-    is_tied = "output.weight" not in file.tensors
-    read = 0.0
-    for name, tensor in file.tensors.items():
-        if "_exps." in name:
-            read += tensor.nbytes * share
-        elif not name.startswith(("token_embd", "per_layer_token_embd")) or (
-            is_tied and name == "token_embd.weight"
-        ):
-            read += tensor.nbytes
-    return max(read, 1.0)
 
 
 def _loss(candidate: Candidate, type: str, file: GGUFFile) -> Loss | None:

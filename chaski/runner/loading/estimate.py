@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,10 +18,11 @@ from msgspec import Struct
 from chaski.env import Environment
 from chaski.errors import ChaskiError
 from chaski.kvcache import CacheSize, KindMemory
-from chaski.ml import gpus_of, usual_backend
-from chaski.ml.backend import HOST, ByDevice, summed
+from chaski.ml import usual_gpus
+from chaski.ml.backend import HOST, ByDevice, GPUOptions, summed
 from chaski.ml.machine import available_memory
-from chaski.names import AUTO, ModelName
+from chaski.names import ModelName
+from chaski.runner.fitting.work import Work
 from chaski.runner.loading.devices import reserve
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.parts import ModelParts, PartOptions
@@ -37,12 +38,18 @@ __all__ = ["Estimate"]
 class Estimate(Struct, frozen=True):
     """The memory of a model at one size.
 
+    work: what it reads and multiplies for a batch.
+    place: its place on GPUs; None on the processor.
+    trained: the longest context that it was made for.
     prefix_cache: bytes that blocks of its prefix cache may take later on the host.
     context_reason: why the context has its length, in words; empty for the usual one.
     """
 
     size: CacheSize
     needs: MemoryNeeds
+    work: Work
+    place: GPUOptions | None
+    trained: int
     prefix_cache: int
     context_reason: str = ""
 
@@ -55,6 +62,7 @@ class Estimate(Struct, frozen=True):
         backend: str | None = None,
         most_parallel: int = 1,
         claimed: int = 0,
+        kv_type: str | None = None,
     ) -> Self:
         """Work it out for `parallel` sequences of `context` tokens; None is for the defaults of loading.
 
@@ -64,16 +72,24 @@ class Estimate(Struct, frozen=True):
         Raises OptionError, UnsupportedError, GGUFError.
         """
         wishes = SizeWishes(most_parallel=most_parallel, claimed_memory=claimed)
-        parts = ModelParts.of(model, PartOptions(context=context, parallel=parallel, wishes=wishes))
+        asked = PartOptions(context=context, parallel=parallel, wishes=wishes, kv_type=kv_type)
+        return cls.of_parts(ModelParts.of(model, asked), backend, model.found.adapters)
+
+    @classmethod
+    def of_parts(cls, parts: ModelParts, backend: str | None = None, adapters: Sequence[Path] = ()) -> Self:
+        """Work it out for a model whose parts are known. Raises as `of` does."""
         reserved = reserve(parts, backend)
         try:
-            needs = reserved.needs_with(model.found.adapters)
+            needs = reserved.needs_with(adapters)
+            work = Work.of(parts.file, parts.network, reserved.types)
         finally:
             reserved.close()
         left = needs.available[HOST] - needs.total.get(HOST, 0)
         is_cached = parts.network.config.pooling is None
         limit = memory_limit(Environment.read(), left) if is_cached else 0
-        return cls(reserved.size, needs, limit, reserved.context_reason)
+        return cls(
+            reserved.size, needs, work, reserved.place, parts.max_context, limit, reserved.context_reason
+        )
 
     def fits(self, freeable: int = 0) -> bool:
         """Return whether all devices have enough, with that many more bytes of the host's memory."""
@@ -109,9 +125,7 @@ def describe(
 
 def available() -> dict[str, int]:
     """Return the free bytes of each device that models are computed on unless the user chooses another."""
-    name = Environment.read().backend
-    gpus = usual_backend()[1] if name == AUTO else gpus_of(name)
-    return {HOST: available_memory()} | {gpu.name: gpu.available_bytes for gpu in gpus}
+    return {HOST: available_memory()} | {gpu.name: gpu.available_bytes for gpu in usual_gpus()}
 
 
 def _kind(kind: KindMemory) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from chaski.env import Environment
 from chaski.errors import UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import CacheSize
-from chaski.ml import BackendOptions, CPUOptions, NodesOptions, Options, open_backend
+from chaski.ml import BackendOptions, CPUOptions, GPUOptions, NodesOptions, Options, open_backend
 from chaski.ml.backend import Backend, summed
 from chaski.model.attached import AttachedDraft, Target
 from chaski.model.drafts import attach_draft, is_attached
@@ -241,10 +241,11 @@ class ReservedModel:
     def __init__(self, parts: ModelParts, backend: str, *options: Options) -> None:
         """`backend`: its name. `options`: its settings in addition to the options of the parts."""
         self._parts = parts
+        self.place = next((each for each in options if isinstance(each, GPUOptions)), None)
         with ExitStack() as undo:
             self.backend: Backend = open_backend(backend, *parts.options, *options)
             undo.callback(self.backend.close)
-            types = kv_types(parts.kv_type, self.backend, parts.file)
+            self.types = types = kv_types(parts.kv_type, self.backend, parts.file)
             check_form(types, parts.flash_attention)
             with blamed_on(parts.file):
                 self.places = Reservation(

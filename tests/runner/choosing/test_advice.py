@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ from chaski.errors import ModelNotFoundError, RegistryError
 from chaski.formats.gguf import has_whole_header, open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
+from chaski.ml.rates import DeviceRates, ProductRates
 from chaski.runner.choosing import candidates
-from chaski.runner.choosing.advice import Advice, advise, bytes_per_token, recommended
+from chaski.runner.choosing.advice import Advice, advise, recommended
 from chaski.runner.choosing.candidates import Candidate, local_candidates, remote_candidates
 from chaski.runner.choosing.losses import Loss, loss_of_type
 from chaski.runner.evaluation.records import Description, Records, Subject
 from chaski.runner.evaluation.scores import SCORE
+from chaski.runner.fitting.work import Work, bytes_per_token
 from chaski.runner.loading import reservation
 from chaski.store.create import create
 from chaski.store.http import Access
@@ -28,6 +31,13 @@ from tests.store.fake_registry import FakeRegistry
 from tests.tiny_llama import CONTEXT, write_tiny_llama
 
 BANDWIDTH = 1e9
+
+
+def rates(work: Work, devices: Sequence[str]) -> Mapping[str, DeviceRates]:
+    """A processor that does nothing but read."""
+    return {"cpu": DeviceRates({"": ProductRates(BANDWIDTH, 1e18)}, 1e18, 1e18, 0.0)}
+
+
 LOCAL = Access(insecure=True, private_hosts=frozenset({"127.0.0.1"}))
 
 
@@ -52,14 +62,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder(folder: Path) -> None:
-    found = advise(local_candidates(str(folder)), None, BANDWIDTH)
+    found = advise(local_candidates(str(folder)), None, rates)
     assert [each.type for each in found] == ["Q8_0", "F16", "F32"]
     assert all(each.fits and each.context == CONTEXT and not each.problem for each in found)
     assert [each.loss.divergence if each.loss else None for each in found] == [0.001355, 0.0, 0.0]
-    rates = [each.rate or 0 for each in found]
-    assert rates == sorted(rates, reverse=True)
+    speeds = [each.rate or 0 for each in found]
+    assert speeds == sorted(speeds, reverse=True)
     with open_gguf(folder / "tiny-F16.gguf") as file:
-        assert rates[1] == BANDWIDTH / bytes_per_token(file)
+        between = 1.5e-4  # seconds of the caller
+        assert 1 / speeds[1] == pytest.approx(bytes_per_token(file) / BANDWIDTH + between)
     assert found[2].candidate.num_bytes == sum(path.stat().st_size for path in folder.glob("tiny-F32-*.gguf"))
 
 
@@ -78,7 +89,7 @@ def test_tags_of_a_stored_model(folder: Path) -> None:
             )
         )
     list(create(Store.default(), ModelName.parse("other"), Recipe(sources=[folder / "tiny-F16.gguf"])))
-    found = advise(local_candidates("tiny:F16"), None, BANDWIDTH)
+    found = advise(local_candidates("tiny:F16"), None, rates)
     assert [each.candidate.name for each in found] == ["tiny:Q8_0", "tiny:F16"]
     assert [each.type for each in found] == ["Q8_0", "F16"]
 
@@ -86,7 +97,7 @@ def test_tags_of_a_stored_model(folder: Path) -> None:
 def test_a_context_that_does_not_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaski.ml.cpu.backend.available_memory", lambda: 600_000, raising=False)
     monkeypatch.setattr(reservation, "available_memory", lambda: 600_000)
-    small, *_, large = advise(local_candidates(str(folder)), CONTEXT, BANDWIDTH)
+    small, *_, large = advise(local_candidates(str(folder)), CONTEXT, rates)
     assert not large.fits
     assert large.needed > large.available
     assert small.context == CONTEXT
@@ -100,7 +111,7 @@ def test_what_an_evaluation_measured(folder: Path) -> None:
     for pair in ((model, against), (against, model), (model, model)):
         with Records.open(Description(*pair, "text", "digest", 8, 4, "usual")) as records:
             records.append(scores)
-    (found, other_type) = advise(local_candidates(str(folder)), None, BANDWIDTH)[:2]
+    (found, other_type) = advise(local_candidates(str(folder)), None, rates)[:2]
     assert found.loss == Loss(0.25, "measured")
     assert other_type.loss == Loss(0.0, "published")
 
@@ -174,9 +185,9 @@ def test_a_repository_is_advised_by_the_beginning_of_one_file(
     monkeypatch.setattr(candidates, "_FIRST_BYTES", 1000)
     with remote_candidates(hub.name("me/model"), LOCAL) as listed:
         assert all(not each.is_here for each in listed)
-        found = advise(listed, None, BANDWIDTH)
+        found = advise(listed, None, rates)
     assert [each.type for each in found] == ["Q8_0", "F16", "F32"]
-    here = advise(local_candidates(str(folder)), None, BANDWIDTH)
+    here = advise(local_candidates(str(folder)), None, rates)
     for one, other in zip(found, here, strict=True):
         assert one.candidate.num_bytes == other.candidate.num_bytes
         assert one.needed - found[0].needed == one.candidate.num_bytes - found[0].candidate.num_bytes
@@ -200,7 +211,7 @@ def test_files_of_one_type_are_told_apart(hub: FakeRegistry) -> None:
 def test_a_split_model_alone(hub: FakeRegistry) -> None:
     hub.files = {name: data for name, data in hub.files.items() if "F32" in name}
     with remote_candidates(hub.name("me/model"), LOCAL) as listed:
-        (found,) = advise(listed, None, BANDWIDTH)
+        (found,) = advise(listed, None, rates)
     assert (found.type, found.fits, found.problem) == ("F32", True, "")
 
 
@@ -240,7 +251,7 @@ def test_a_damaged_file_is_listed_with_its_problem(folder: Path) -> None:
     shutil.copy(folder / "tiny-Q8_0.gguf", folder / "cut-Q8_0.gguf")
     with (folder / "cut-Q8_0.gguf").open("r+b") as file:
         file.truncate(20_000)
-    found = {each.candidate.name: each for each in advise(local_candidates(str(folder)), None, BANDWIDTH)}
+    found = {each.candidate.name: each for each in advise(local_candidates(str(folder)), None, rates)}
     damaged = found[str(folder / "cut-Q8_0.gguf")]
     assert "truncated" in damaged.problem
     assert not damaged.fits
