@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,10 +44,15 @@ CHASKI_KERNEL(hasty, Copying) {  // reads what another thread may not have writt
 """
 
 
-def run(folder: Path, name: str, launches: int = 1) -> list[int]:
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    path = tmp_path_factory.mktemp("kernels") / "kernels"
+    path.with_suffix(".cu").write_text(KERNELS)
+    return Program(str(path))
+
+
+def run(program: Program, name: str, launches: int = 1) -> list[int]:
     """Let a kernel copy the numbers 0 to 63; return the copy."""
-    (folder / "kernels.cu").write_text(KERNELS)
-    program = Program(str(folder / "kernels"))
     with closing(EmulatedGPU()) as gpu:
         weights, numbers, result = (gpu.allocate(256) for _ in range(3))
         staged = gpu.staging(256)
@@ -65,26 +69,26 @@ def run(folder: Path, name: str, launches: int = 1) -> list[int]:
         return staged.view(np.int32).tolist()
 
 
-def test_memory_of_earlier_kernels_is_protected_until_a_kernel_begins(tmp_path: Path) -> None:
-    assert run(tmp_path, "behind", launches=2) == list(range(64))
-    assert run(tmp_path, "ahead", launches=2) == [*range(63), -1]
+def test_memory_of_earlier_kernels_is_protected_until_a_kernel_begins(program: Program) -> None:
+    assert run(program, "behind", launches=2) == list(range(64))
+    assert run(program, "ahead", launches=2) == [*range(63), -1]
     with pytest.raises(ComputationError, match="early: it touched memory of earlier kernels before"):
-        run(tmp_path, "early", launches=2)
+        run(program, "early", launches=2)
 
 
-def test_memory_that_nobody_has(tmp_path: Path) -> None:
+def test_memory_that_nobody_has(program: Program) -> None:
     with pytest.raises(ComputationError, match=r"far: it touched memory .* that nobody has"):
-        run(tmp_path, "far")
+        run(program, "far")
 
 
-def test_threads_that_wait_for_each_other(tmp_path: Path) -> None:
+def test_threads_that_wait_for_each_other(program: Program) -> None:
     with pytest.raises(ComputationError, match="stuck: its threads wait for each other"):
-        run(tmp_path, "stuck")
+        run(program, "stuck")
 
 
-def test_copies_arrive_when_their_thread_waits(tmp_path: Path) -> None:
-    assert run(tmp_path, "unwritten") == [*range(32), *[int(np.uint32(0xA5A5A5A5).view(np.int32))] * 32]
+def test_copies_arrive_when_their_thread_waits(program: Program) -> None:
+    assert run(program, "unwritten") == [*range(32), *[int(np.uint32(0xA5A5A5A5).view(np.int32))] * 32]
 
 
-def test_a_missing_barrier(tmp_path: Path) -> None:
-    assert run(tmp_path, "hasty") != [*range(1, 64), 0]
+def test_a_missing_barrier(program: Program) -> None:
+    assert run(program, "hasty") != [*range(1, 64), 0]

@@ -15,10 +15,10 @@ _PROGRAM = Program("experts")
 def router(lowering: Lowering, node: Tensor, logits: Tensor, other: Weight | Tensor | None = None) -> None:
     """Lower a router. `other` is the bias of experts, or tokens that a table has the experts of."""
     bias = other if isinstance(other, Weight) else None
-    tokens, table = None, None
-    if isinstance(other, Tensor):
-        tokens, table = other, Constant(node.attributes["table"])
-        lowering.check(tokens, len(table.array))
+    tokens = other if isinstance(other, Tensor) else None
+    table = None if tokens is None else Constant(node.attributes["table"])
+    if tokens is not None:
+        lowering.check(tokens, len(node.attributes["table"]))
     experts, dim, given = width(logits), lowering.dim(node), node.attributes
     count, groups = int(given["count"]), int(given["groups"])
 
