@@ -24,7 +24,10 @@ Grid = tuple[int, int, int]
 
 
 class Program(Struct, frozen=True):
-    """A file of kernels, and the macros that it is compiled with."""
+    """A file of kernels, and the macros that it is compiled with.
+
+    `file` is a name in the folder `kernels`, or a path elsewhere, both without `.cu`.
+    """
 
     file: str
     defines: tuple[tuple[str, str | int], ...] = ()

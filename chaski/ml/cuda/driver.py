@@ -399,7 +399,7 @@ def cached_code(program: Program, architecture: str) -> bytes:
     major, minor = nvrtc.nvrtcVersion()[1:]
     name = digest_of(program, architecture, f"{major}.{minor}")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chaski" / "cuda"
-    path = base / f"{program.file}-{name}.cubin"
+    path = base / f"{Path(program.file).name}-{name}.cubin"
     with suppress(OSError):
         return path.read_bytes()
     code = compile_program(program, architecture)

@@ -226,7 +226,7 @@ def _device(number: int, taken: int) -> Device:
 def _library(program: Program) -> ctypes.CDLL:
     """Build a program, unless a process has already built it."""
     host = "".join(path.read_text() for path in sorted(HERE.glob("*.h")))
-    path = BUILT / f"{program.file}-{digest_of(program, host, *_FLAGS)}.so"
+    path = BUILT / f"{Path(program.file).name}-{digest_of(program, host, *_FLAGS)}.so"
     if not path.exists():
         BUILT.mkdir(parents=True, exist_ok=True)
         with open(path.with_suffix(".lock"), "w") as lock:
