@@ -23,15 +23,34 @@ NEXTN = {
     "bailingmoe2/usual": 1,
     "cohere2moe/usual": 1,
     "deepseek2/v3": 1,
+    "deepseek32/yarn": 1,
+    "deepseek4/yarn": 1,
+    "exaone4/small": 2,
     "exaone_moe/usual": 1,
+    "glm4/usual": 1,
     "glm4moe/usual": 1,
+    "glm_dsa/own": 1,
     "hy_v3/usual": 1,
     "mimo2/usual": 3,
+    "nemotron_h_moe/usual": 1,
     "step35/usual": 3,
 }
 """Families whose files may have blocks, with the number of blocks in published ones."""
 
-_OUTPUTS = ("attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight")
+_COPIED = {"deepseek4/yarn": (2,), "nemotron_h_moe/usual": (2, 3)}
+"""The layers whose tensors a block has; the last one, where nothing is said."""
+
+_ONLY_IN_LAYERS = ("attn_compressor", "indexer_compressor")
+_OUTPUTS = (
+    "attn_output_b.weight",
+    "ssm_out.weight",
+    "post_attention_norm.weight",
+    "post_ffw_norm.weight",
+    "attn_output.weight",
+    "ffn_down.weight",
+    "ffn_down_exps.weight",
+    "ffn_down_shexp.weight",
+)
 
 
 def write_with_blocks(
@@ -54,8 +73,15 @@ def write_with_blocks(
     }
     if "output.weight" in arrays:
         arrays["output.weight"] = np.roll(arrays["token_embd.weight"], 7, axis=0)
-    last = f"blk.{layers - 1}."
-    copied = {key.removeprefix(last): values for key, values in arrays.items() if key.startswith(last)}
+    sources = _COPIED.get(variant, (layers - 1,))
+    copied = {
+        key.removeprefix(f"blk.{index}."): values
+        for index in sources
+        for key, values in arrays.items()
+        if key.startswith(f"blk.{index}.") and not key.split(".")[2].startswith(_ONLY_IN_LAYERS)
+    }
+    if len(sources) > 1:
+        copied["post_attention_norm.weight"] = arrays[f"blk.{sources[-1]}.attn_norm.weight"]
     for block in (f"blk.{layers + index}." for index in range(blocks)):
         arrays |= {f"{block}{key}": values + noise(*values.shape) for key, values in copied.items()}
         joined = np.eye(size, 2 * size, dtype=np.float32) + noise(size, 2 * size)
@@ -65,6 +91,6 @@ def write_with_blocks(
     metadata |= {f"{arch}.block_count": layers + blocks, f"{arch}.nextn_predict_layers": blocks}
     for key, value in metadata.items():
         if key.startswith(f"{arch}.") and isinstance(value, np.ndarray) and value.shape == (layers,):
-            metadata[key] = np.append(value, [value[-1]] * blocks)
+            metadata[key] = np.append(value, [max(value[list(sources)])] * blocks)
     write_gguf(path, metadata, {key: (values, QuantType.F32) for key, values in arrays.items()})
     return path

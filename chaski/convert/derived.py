@@ -284,10 +284,9 @@ class _Derivation:
     def _prefixes(self, index: int) -> Iterator[str]:
         """Yield what names of a layer may begin with, or of a block after the layers."""
         yield from (f"{layers}.{index}." for layers in _LAYERS)
-        if (blocks := num_blocks(self._config)) and (block := index - self._layers) >= 0:
+        if num_blocks(self._config) and (block := index - self._layers) >= 0:
             yield f"mtp.layers.{block}."
-            if blocks == 1:
-                yield "mtp."
+            yield "mtp."  # shared by all blocks
 
 
 def _stem(name: str) -> str:

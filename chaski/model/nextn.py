@@ -58,7 +58,7 @@ class AttendingBlocks(ABC):
     def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
         return norm(x)
 
-    def nextn_rows(self, x: Tensor, norm: Norm) -> Tensor:
+    def nextn_rows(self, layer: Any, x: Tensor, norm: Norm) -> Tensor:
         return norm(x)
 
 

@@ -70,8 +70,8 @@ class NextnModel(Model, Protocol):
     def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
         """Return the state that a block reads from the output x of a layer, whose norm this is."""
 
-    def nextn_rows(self, x: Tensor, norm: Norm) -> Tensor:
-        """Return the rows that become logits from the output x of a block, whose norm this is."""
+    def nextn_rows(self, layer: Any, x: Tensor, norm: Norm) -> Tensor:
+        """Return the rows that become logits from the output x of a block's layer, whose norm this is."""
 
 
 def own_blocks(model: Any, file: GGUFFile) -> OwnBlocks | None:
@@ -191,7 +191,7 @@ class OwnBlocks(StepDraft):
         x = layer(tensors(embedded, inputs.hidden), *context, outputs=None)
         norm = tensors.norm_or(_output_norm(model))
         state = model.nextn_state(x, norm)
-        last = model.nextn_rows(x if outputs is None else x.rows(outputs), norm)
+        last = model.nextn_rows(layer, x if outputs is None else x.rows(outputs), norm)
         own, most = tensors.output, inputs.most_tokens
         if own is None:
             return state, self.target.logits(last, most)

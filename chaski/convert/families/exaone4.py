@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaski.convert.blocks import mtp_blocks
+from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.metadata import Metadata, common_metadata, windows
@@ -19,8 +19,9 @@ def metadata(config: Config) -> Metadata:
             "vocab_size": config.get("vocab_size", int),
         }
         | windows(config, _PERIOD)
+        | block_metadata(config)
     )
 
 
-FAMILY = derived_family("exaone4", metadata, left_out=mtp_blocks)
+FAMILY = derived_family("exaone4", metadata)
 CHECKPOINTS = ("Exaone4ForCausalLM",)

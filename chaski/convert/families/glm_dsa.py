@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from chaski.convert.blocks import blocks_after
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.families import deepseek32
@@ -28,5 +27,5 @@ def _kinds(config: Config) -> list[bool]:
     return [max(layer - first + 1, 0) % every == 0 for layer in layers] if every > 1 else []
 
 
-FAMILY = derived_family("glm-dsa", metadata, deepseek32.special, left_out=blocks_after)
+FAMILY = derived_family("glm-dsa", metadata, deepseek32.special)
 CHECKPOINTS = ("GlmMoeDsaForCausalLM",)

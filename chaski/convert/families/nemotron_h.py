@@ -7,7 +7,7 @@ from chaski.convert.derived import Specials, derived_family, rotated_heads
 from chaski.convert.metadata import Metadata, head_size
 from chaski.convert.state_space import mamba2_specials
 
-__all__ = ["CHECKPOINTS", "FAMILY", "metadata", "module_of", "special"]
+__all__ = ["CHECKPOINTS", "FAMILY", "kinds", "metadata", "module_of", "special"]
 
 _ANY_LENGTH = 1 << 20  # without a rope there is no longest context
 _MAMBA, _ATTENDS = ("linear_attention", "mamba", "M"), ("full_attention", "attention", "*")

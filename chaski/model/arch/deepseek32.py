@@ -21,10 +21,9 @@ ARCHITECTURE = Architecture(
     "DeepSeek V3.2",
     tools=("deepseek3.2",),
     thinking=("deepseek3.2",),
-    notes="Blocks for multi-token prediction are left out. The keys of indexers are not turned by a Hadamard "
-    "matrix before they are rounded, unlike in llama.cpp.",
-    reads=("leading_dense_block_count",),
-    leaves_out=("nextn_predict_layers",),
+    notes="The keys of indexers are not turned by a Hadamard matrix before they are rounded, unlike in "
+    "llama.cpp.",
+    reads=("leading_dense_block_count", "nextn_predict_layers"),
 )
 
 
@@ -62,6 +61,19 @@ class Model(deepseek2.Model):
                 layer.attn.indexer = self.indexer(self._indexer, rank)
         return layers
 
+    def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:
+        layer = super().nextn_layer(file, index)
+        assert isinstance(layer.attn, Attention)
+        rank = file.get(f"{file.architecture}.attention.q_lora_rank", int)
+        layer.attn.indexer = self.indexer(self._indexer, rank)
+        return layer
+
+    def nextn_kinds(self, index: int) -> Sequence[LayerKind]:
+        return [self.layer_kind(index), self._index_kind()]
+
+    def nextn_context(self, inputs: Inputs, index: int, caches: Sequence[Any]) -> tuple[Any, ...]:
+        return self.positions_of(inputs, index), SparseHistory(*caches)
+
     def indexer(self, config: IndexerConfig, query_rank: int) -> Indexer:
         """Return the indexer of a layer."""
         return Indexer(config, self.config.hidden_size, query_rank)
@@ -77,8 +89,10 @@ class Model(deepseek2.Model):
         return [True] * self.config.num_layers
 
     def layer_kinds(self) -> Sequence[LayerKind]:
-        index = Causal(self._indexer.kv_shape(self.index_rope()))
-        return [*super().layer_kinds(), *[index] * sum(self._has_indexer)]
+        return [*super().layer_kinds(), *[self._index_kind()] * sum(self._has_indexer)]
+
+    def _index_kind(self) -> Causal:
+        return Causal(self._indexer.kv_shape(self.index_rope()))
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
         return super().__call__(inputs, sparse_histories(caches, self._has_indexer))

@@ -14,7 +14,7 @@ from chaski.kvcache import LayerKind
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import HashMoE, Module, MoE, RMSNorm, SharedExpert, output_rows
+from chaski.ml.nn import HashMoE, Module, MoE, Norm, RMSNorm, SharedExpert, output_rows
 from chaski.model.architecture import Architecture
 from chaski.model.compressed import CompressedAttention, CompressedConfig, Ropes, of_layers
 from chaski.model.config import DecoderConfig
@@ -30,11 +30,15 @@ ARCHITECTURE = Architecture(
     "DeepSeek V4 Flash and Pro",
     tools=("deepseek3.2",),
     thinking=("deepseek3.2",),
-    notes="Text only. Blocks for multi-token prediction are left out. A token keeps the entry of its group, "
-    "so entries take as much memory as keys. The keys of indexers are not turned by a Hadamard matrix before "
-    "they are rounded, unlike in llama.cpp.",
-    reads=("attention.sliding_window", "embedding_length_out", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
-    leaves_out=("nextn_predict_layers",),
+    notes="Text only. A token keeps the entry of its group, so entries take as much memory as keys. The keys "
+    "of indexers are not turned by a Hadamard matrix before they are rounded, unlike in llama.cpp.",
+    reads=(
+        "attention.sliding_window",
+        "embedding_length_out",
+        "nextn_predict_layers",
+        "swiglu_clamp_exp",
+        "swiglu_clamp_shexp",
+    ),
 )
 
 
@@ -75,13 +79,32 @@ class Layer(Module):
         return self.ffn_streams.write(x, self.ffn(self.ffn_norm(h), tokens), *weights)
 
 
+class _Outside(Module):
+    """The parts of a block under `nextn.` that belong to its layer."""
+
+    def __init__(self, head: ManifoldHead) -> None:
+        self.head = head
+
+
+class Block(Layer):
+    """The layer of a block for multi-token prediction.
+
+    `nextn` has the sum of its streams, where that is not the model's.
+    """
+
+    nextn: _Outside | None = None
+
+
 class Model(Decoder):
+    is_chained = True
+
     def __init__(self, file: GGUFFile) -> None:
         config = _without_blocks(file, DecoderConfig.read(file))
         super().__init__(config)
         self.unused = nextn_blocks(file, config)
         self._streams = ManifoldConfig.read(file, config.eps)
         self._attention = tuple(of_layers(file, config))
+        self._window = CompressedConfig.read(file, config, 0)
         hashed = file.get("deepseek4.hash_layer_count", int)
         self.blk = [
             Layer(self._streams, attention, self._feed_forward(file, index, index < hashed))
@@ -104,6 +127,34 @@ class Model(Decoder):
         count = file.get("deepseek4.expert_shared_count", int)
         return FeedForward(experts, SharedExpert(size, count * hidden, shared))
 
+    @property
+    def nextn_size(self) -> int:
+        """Return the size of all streams; see `NextnModel` for this and the next methods."""
+        return self._streams.count * self._streams.size
+
+    def embed_nextn(self, inputs: Inputs) -> Tensor:
+        return self.token_embd(inputs.tokens)
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> Block:
+        """Return a layer that attends to a window, as all blocks do."""
+        block = Block(self._streams, self._window, self._feed_forward(file, index, False))
+        if f"blk.{index}.nextn.hc_head_fn.weight" in file.tensors:
+            block.nextn = _Outside(ManifoldHead("hc_head", self._streams))
+        return block
+
+    def nextn_kinds(self, index: int) -> Sequence[LayerKind]:
+        return list(self._window.kinds())
+
+    def nextn_context(self, inputs: Inputs, index: int, caches: Sequence[Any]) -> tuple[Any, ...]:
+        return inputs.tokens, Ropes(inputs, self._plain, self._scaled), caches
+
+    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
+        return x
+
+    def nextn_rows(self, layer: Block, x: Tensor, norm: Norm) -> Tensor:
+        head = self.output_streams if layer.nextn is None else layer.nextn.head
+        return norm(head(x))
+
     def layer_kinds(self) -> Sequence[LayerKind]:
         """Return the kinds of the layers' windows, and then those of their entries, layer by layer."""
         kinds = [list(attention.kinds()) for attention in self._attention]
@@ -122,7 +173,8 @@ class Model(Decoder):
 def _without_blocks(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
     """Return the configuration of the layers; only some files that state blocks have their tensors."""
     has_blocks = any(name.endswith(".nextn.eh_proj.weight") for name in file.tensors)
-    return trunk_config(file, config) if has_blocks else config
+    lacks_last = f"blk.{config.num_layers - 1}.attn_norm.weight" not in file.tensors
+    return trunk_config(file, config) if has_blocks or lacks_last else config
 
 
 def _activation(file: GGUFFile, key: str, layer: int) -> Callable[[Tensor, Tensor], Tensor]:

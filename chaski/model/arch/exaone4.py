@@ -10,6 +10,7 @@ from chaski.ml.graph import Rope, Tensor
 from chaski.ml.nn import PostNormLayer, attention
 from chaski.model.arch import qwen3
 from chaski.model.architecture import Architecture
+from chaski.model.nextn import AttendingBlocks
 from chaski.model.rope import NO_ROPE
 from chaski.model.windowed import WindowedModel, rotated
 
@@ -18,9 +19,7 @@ ARCHITECTURE = Architecture(
     "EXAONE 4",
     tools=("hermes",),
     thinking=("hermes",),
-    notes="Blocks for multi-token prediction are left out.",
-    reads=("attention.sliding_window",),
-    leaves_out=("nextn_predict_layers",),
+    reads=("attention.sliding_window", "nextn_predict_layers"),
 )
 
 
@@ -36,7 +35,16 @@ class Attention(qwen3.Attention):
         return self.attn_output(attention(q, k, v, cache, scale=c.head_size**-0.5))
 
 
-class Model(WindowedModel):
+class Model(WindowedModel, AttendingBlocks):
+    """EXAONE 4. Blocks for multi-token prediction are like the first layers."""
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> PostNormLayer:
+        """Return the layer of a block; see `NextnModel`."""
+        return self.layer(file)
+
+    def has_window(self, index: int) -> bool:
+        return super().has_window(index % self.config.num_layers)
+
     def layer(self, file: GGUFFile) -> PostNormLayer:
         c = self.config
         return PostNormLayer(c.hidden_size, c.eps, Attention(c), self.ffn(file))

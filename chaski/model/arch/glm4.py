@@ -9,6 +9,7 @@ from chaski.ml.graph import Rope
 from chaski.ml.nn import FusedGLU, SandwichLayer
 from chaski.model.arch import llama
 from chaski.model.architecture import Architecture
+from chaski.model.nextn import AttendingBlocks
 from chaski.model.projectors import WITH_COORDINATES
 from chaski.model.rope import read_axes
 
@@ -17,12 +18,12 @@ ARCHITECTURE = Architecture(
     "GLM 4 0414, GLM Z1, GLM-4.1V and 4.6V Flash",
     tools=("glm-4",),
     thinking=("glm-4",),
-    notes="Pictures, not videos, with a projector of GLM-4V. Blocks for multi-token prediction are left out.",
-    leaves_out=("nextn_predict_layers",),
+    notes="Pictures, not videos, with a projector of GLM-4V.",
+    reads=("nextn_predict_layers",),
 )
 
 
-class Model(llama.Model):
+class Model(llama.Model, AttendingBlocks):
     """GLM 4. Files of models with images have queries and keys in the order of NeoX's pairs.
 
     Without an encoder, a token's coordinates all equal its position.
@@ -44,6 +45,10 @@ class Model(llama.Model):
     def layer(self, file: GGUFFile) -> SandwichLayer:
         c = self.config
         return SandwichLayer(c.hidden_size, c.eps, llama.Attention(c), self.ffn(file), None)
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> SandwichLayer:
+        """Return the layer of a block; see `NextnModel`."""
+        return self.layer(file)
 
     def ffn(self, file: GGUFFile) -> FusedGLU:
         return FusedGLU(self.config.hidden_size, self.config.ffn_size)

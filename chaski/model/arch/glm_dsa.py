@@ -15,10 +15,9 @@ ARCHITECTURE = Architecture(
     "GLM 5 to 5.2",
     tools=("glm-4.7",),
     thinking=("glm-4.7",),
-    notes="Pictures with a projector of Kimi K2.5. Blocks for multi-token prediction are left out. The keys "
-    "of indexers are not turned by a Hadamard matrix before they are rounded, unlike in llama.cpp.",
-    reads=("leading_dense_block_count",),
-    leaves_out=("nextn_predict_layers",),
+    notes="Pictures with a projector of Kimi K2.5. The keys of indexers are not turned by a Hadamard matrix "
+    "before they are rounded, unlike in llama.cpp.",
+    reads=("leading_dense_block_count", "nextn_predict_layers"),
 )
 
 _LONG = 1 << 20  # the trained context of GLM 5.2, whose first files do not state its indexers

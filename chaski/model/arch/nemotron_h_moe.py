@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chaski.formats.gguf import GGUFFile
+from chaski.kvcache import Causal, LayerCache
 from chaski.ml import ops
 from chaski.ml.graph import Tensor, Weight
 from chaski.ml.moe_ops import Gating, combine, dispatch, group_by_expert, router
-from chaski.ml.nn import ExpertLinear, Linear, Module, RouterConfig
+from chaski.ml.nn import ExpertLinear, Linear, Module, RMSNorm, RouterConfig, output_rows
 from chaski.model.arch import nemotron_h
+from chaski.model.arch.smollm3 import UnrotatedAttention
 from chaski.model.architecture import Architecture
+from chaski.model.config import DecoderConfig
 from chaski.model.experts import read_router
+from chaski.model.input import Inputs
+from chaski.model.nextn import AttendingBlocks
+from chaski.model.rope import NO_ROPE
 
 ARCHITECTURE = Architecture(
     "nemotron_h_moe",
     "Nemotron 3 Nano, Super",
     tools=("nemotron-3-nano",),
     thinking=("nemotron-3-nano",),
-    notes="Blocks for multi-token prediction are left out: states cannot drop tokens again.",
-    leaves_out=("nextn_predict_layers",),
+    reads=("nextn_predict_layers",),
     fixed={"attention.causal": (True,)},
 )
 
@@ -67,8 +74,36 @@ class Experts(Module):
         return y + self.ffn_down_shexp(ops.squared_relu(self.ffn_up_shexp(x)))
 
 
-class Model(nemotron_h.Model):
-    def ffn(self, file: GGUFFile, size: int) -> Module:
+class Block(Module):
+    """The layer of a block for multi-token prediction, which attends and feeds forward."""
+
+    def __init__(self, config: DecoderConfig, ffn: Experts) -> None:
+        self.attn_norm = RMSNorm(config.hidden_size, config.eps)
+        self.attn: Callable[..., Tensor] = UnrotatedAttention(config)
+        self.post_attention_norm = RMSNorm(config.hidden_size, config.eps)
+        self.ffn = ffn
+
+    def __call__(self, x: Tensor, positions: None, cache: LayerCache, outputs: Tensor | None) -> Tensor:
+        h, x = output_rows(outputs, self.attn(self.attn_norm(x), positions, cache), x)
+        x = x + h
+        return x + self.ffn(self.post_attention_norm(x))
+
+
+class Model(nemotron_h.Model, AttendingBlocks):
+    def embed(self, inputs: Inputs) -> Tensor:
+        return self.token_embd(inputs.tokens)
+
+    def layer_kind(self, index: int) -> Causal:
+        return Causal(self.config.kv_shape(NO_ROPE))
+
+    def positions_of(self, inputs: Inputs, index: int) -> None:
+        """Return None: attention reads no positions."""
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> Block:
+        """Return the layer of a block; see `NextnModel`."""
+        return Block(self.config, self.ffn(file, self.config.ffn_sizes[index]))
+
+    def ffn(self, file: GGUFFile, size: int) -> Experts:
         arch = file.architecture
         return Experts(
             self.config.hidden_size,
