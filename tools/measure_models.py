@@ -31,7 +31,7 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.runner.channels.worker.client import Worker
 from chaski.runner.llm import LLM
-from tests import cogvlm, families, mobilenet, t5, tiny_vision
+from tests import cogvlm, deepseek_ocr, families, mobilenet, t5, tiny_vision
 from tests.convert import checkpoints
 from tests.gemma4 import prompts as gemma4
 from tests.image.pictures import png
@@ -46,6 +46,7 @@ Measured = dict[str, Any]
 DATA = Path(__file__).parents[1] / "tests" / "data"
 LENGTHS = (1, 5, 33, 70, 90)
 _MEAN = 1  # as `pooling_type`
+_SEEING: dict[str, Any] = {"seeing-cogvlm": cogvlm, "seeing-deepseek-ocr": deepseek_ocr}
 # Prefixes of keys that are removed for the comparison with llama.cpp, and keys that are set, so that both
 # compute the same. llama.cpp has no windows in Phi 3, has chunks of 8,192 tokens in Llama 4 (temperatures
 # too), and rounds the bounds of YaRN's ramp, unlike gpt-oss.
@@ -110,16 +111,17 @@ def _with_encoders(folder: Path) -> Iterator[Path]:
         mobilenet.checkpoint(folder / "mobilenet" / "in" / name, mobilenet.expected(name)["about"])
         convert(folder / "mobilenet" / "in" / name, folder / "mobilenet" / f"{name}.gguf", "F32")
         yield folder / "mobilenet" / f"{name}.gguf"
-    for name in cogvlm.NAMES:
-        cogvlm.checkpoint(folder / "seeing-cogvlm" / "in" / name, name)
-        convert(folder / "seeing-cogvlm" / "in" / name, folder / "seeing-cogvlm" / f"{name}.gguf", "F32")
-        yield folder / "seeing-cogvlm" / f"{name}.gguf"
+    for family, seeing in _SEEING.items():
+        for name in seeing.NAMES:
+            seeing.checkpoint(folder / family / "in" / name, name)
+            convert(folder / family / "in" / name, folder / family / f"{name}.gguf", "F32")
+            yield folder / family / f"{name}.gguf"
 
 
 def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
     """Return all facts about a model."""
     # Prompts with tiles are longer. Phi's LongRoPE is measured at its trained context.
-    context = {"tiled": 192, "mobilenet": 256}.get(path.parent.name, 128)
+    context = {"tiled": 192, "mobilenet": 256, "seeing-deepseek-ocr": 192}.get(path.parent.name, 128)
     with chaski.load(path, context=context, kv_type="f32") as model:
         makes_text = model.pooling is None
         found: Measured = {
@@ -154,7 +156,7 @@ def difference_from_oracle(path: Path, model: LLM) -> float:
         "tiled": _tiles,
         "gemma4": _gemma4,
         "mobilenet": _mobilenet,
-        "seeing-cogvlm": _cogvlm,
+        **dict.fromkeys(_SEEING, _seeing),
     }.get(path.parent.name)
     if path.stem in ("llava", "mllama"):
         pairs = _conversations
@@ -280,11 +282,12 @@ def _mobilenet(path: Path, model: LLM) -> _Pairs:
         yield found[wanted[f"{name}.places"]], wanted[f"{name}.logits"]
 
 
-def _cogvlm(path: Path, model: LLM) -> _Pairs:
-    for name in cogvlm.PROMPTS:
-        text, sizes = cogvlm.given(name)
+def _seeing(path: Path, model: LLM) -> _Pairs:
+    family = _SEEING[path.parent.name]
+    for name in family.PROMPTS:
+        text, sizes = family.given(name)
         found = np.asarray(model.logits(text, [png(*size) for size in sizes]))
-        yield found[:: cogvlm.STEP], cogvlm.expected()[f"{path.stem}/{name}.logits"]
+        yield found[:: family.STEP], family.expected()[f"{path.stem}/{name}.logits"]
 
 
 def _gemma4(path: Path, model: LLM) -> _Pairs:

@@ -12,7 +12,7 @@ from chaski.convert.convert import convert
 from chaski.errors import UnsupportedError
 from chaski.ml import open_backend
 from chaski.ml.graph import Dim, DType, Graph
-from tests import cogvlm, mobilenet
+from tests import cogvlm, deepseek_ocr, mobilenet
 from tests.cuda.devices import BACKENDS
 from tests.image.pictures import png
 
@@ -41,12 +41,12 @@ def test_images(backend: str, name: str) -> None:
 
 @pytest.mark.long
 @on_each
-@pytest.mark.parametrize("name", ["gemma3n", "cogvlm"])
+@pytest.mark.parametrize("name", ["gemma3n", "cogvlm", "deepseek-ocr"])
 def test_convolutions_and_matrices_for_pictures(tmp_path: Path, backend: str, name: str) -> None:
     if name == "gemma3n":
         folder = mobilenet.checkpoint(tmp_path / "in", mobilenet.expected("odd")["about"])
     else:
-        folder = cogvlm.checkpoint(tmp_path / "in", "usual")
+        folder = {"cogvlm": cogvlm, "deepseek-ocr": deepseek_ocr}[name].checkpoint(tmp_path / "in", "usual")
     convert(folder, tmp_path / "model.gguf", "Q8_0")
     found = []
     for each in ("cpu", backend):

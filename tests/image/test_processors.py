@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image, ImageOps
 
 from chaski.errors import ImageError
 from chaski.image import (
@@ -27,8 +28,10 @@ from chaski.image import (
     in_tiles,
     most_padded_squares,
     on_padded_squares,
+    on_square,
     patches,
     squared,
+    stretched_tiles,
 )
 from tests.image.pictures import picture
 
@@ -121,3 +124,17 @@ def test_the_rest_of_a_padded_square_is_black() -> None:
     np.testing.assert_array_equal(whole[:10, :13], (picture(10, 13).astype(np.float32) / 255 - 0.5) / 0.5)
     assert (whole[10:] == -1).all()
     assert (whole[:, 13:] == -1).all()
+
+
+@pytest.mark.parametrize("size", [(50, 71), (71, 50), (64, 64), (1, 90), (3, 2), (131, 90)])
+def test_a_picture_in_the_middle_of_a_square(size: tuple[int, int]) -> None:
+    wanted = ImageOps.pad(Image.fromarray(picture(*size)), (64, 64), color=HALF.color)
+    np.testing.assert_array_equal(on_square(picture(*size), 64, HALF.color), np.asarray(wanted))
+
+
+def test_tiles_of_large_pictures_alone() -> None:
+    assert stretched_tiles(picture(64, 20), 64, range(2, 10), HALF)[1] == (0, 0)
+    for size, grid in (((65, 60), (2, 2)), ((20, 150), (1, 7)), ((200, 201), (3, 3)), ((300, 70), (4, 1))):
+        cut, found = stretched_tiles(picture(*size), 64, range(2, 10), HALF)
+        assert found == grid
+        assert cut.shape == (grid[0] * grid[1], 64, 64, 3)
