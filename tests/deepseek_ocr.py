@@ -16,6 +16,7 @@ from tests import families
 
 __all__ = [
     "DATA",
+    "FULL",
     "NAMES",
     "PROMPTS",
     "SIZES",
@@ -38,26 +39,30 @@ PROMPTS: dict[str, list[str | int]] = {
     "one": [0, "what is in here"],
     "two": ["see ", 1, "and", 0, " or the other one"],
 }
+FULL = "full"  # views of the published size, which llama.cpp takes for granted
 _PATCH, _NECK = 16, 256
 _TEXT: dict[str, dict[str, Any]] = {
     "usual": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     "padded": {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2},
     "odd": {"hidden_size": 40, "num_hidden_layers": 2, "num_attention_heads": 5},
+    FULL: {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
 }
 _SAM: dict[str, dict[str, Any]] = {
     "usual": {"width": 24, "heads": 3, "layers": 3, "global_attn_indexes": [1]},
     "padded": {"width": 20, "heads": 2, "layers": 2, "global_attn_indexes": [1]},
     "odd": {"width": 28, "heads": 4, "layers": 3, "global_attn_indexes": [0, 2]},
+    FULL: {"width": 24, "heads": 3, "layers": 3, "global_attn_indexes": [2]},
 }
 _CLIP: dict[str, dict[str, Any]] = {
     "usual": {"width": 24, "heads": 2, "layers": 4},
     "padded": {"width": 32, "heads": 4, "layers": 4},
     "odd": {"width": 40, "heads": 2, "layers": 4},
+    FULL: {"width": 24, "heads": 2, "layers": 4},
 }
-_MIDDLE = {"usual": 20, "padded": 12, "odd": 28}  # channels between the last convolutions
-_SIDES = {"usual": 16, "padded": 16, "odd": 20}  # patches of the largest view, each way
-_WINDOWS = {"usual": 5, "padded": 14, "odd": 7}
-NAMES = [*_TEXT]
+_MIDDLE = {"usual": 20, "padded": 12, "odd": 28, FULL: 20}  # channels between the last convolutions
+_SIDES = {"usual": 16, "padded": 16, "odd": 20, FULL: 64}  # patches of the largest view, each way
+_WINDOWS = {"usual": 5, "padded": 14, "odd": 7, FULL: 14}
+NAMES = [name for name in _TEXT if name != FULL]
 
 
 def tile_of(name: str) -> int:

@@ -21,7 +21,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chaski.convert.convert import convert
 from chaski.model.multimodal import Image
+from tests import deepseek_ocr
 from tests.image.pictures import picture, png
 from tests.mtmd.files import Projector, text_and_projector
 from tests.vision_oracle import F32, BoundEncoder
@@ -157,6 +159,23 @@ def test_rows_are_those_of_llama_cpp(case: Case, tmp_path: Path) -> None:
     for rows, other in pairs:
         assert rows.std() > 0.3
         np.testing.assert_allclose(rows, other, rtol=0, atol=NEAR)
+
+
+def test_the_whole_picture_of_deepseek_ocr(tmp_path: Path) -> None:
+    """Tiles are not compared: llama.cpp resizes their position tables without antialiasing."""
+    folder = deepseek_ocr.checkpoint(tmp_path / "in", deepseek_ocr.FULL)
+    text, projector = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    convert(folder, text, "F32", projector=projector)
+    case = Case("deepseek-ocr", (1024, 1024))
+    *_, theirs = _rows_of_llama_cpp(projector, text, case, tmp_path)
+    encoder = BoundEncoder(text, "cpu", projector)
+    whole = encoder.vision.read_image(png(*case.size)).tiles[0]
+    own = encoder.rows(Image.of_tiles([whole], (whole.num_rows,)))
+    lines, squares = theirs[:-1].reshape(16, 17, -1), own[:256].reshape(16, 16, -1)
+    assert squares.std() > 0.3
+    np.testing.assert_allclose(squares, lines[:, :16], rtol=0, atol=NEAR)
+    np.testing.assert_array_equal(lines[:, 16], np.tile(own[256], (16, 1)))
+    np.testing.assert_array_equal(theirs[-1], own[257])
 
 
 def _rows_of_llama_cpp(projector: Path, text: Path, case: Case, folder: Path) -> Rows:
