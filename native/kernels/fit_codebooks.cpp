@@ -30,12 +30,13 @@ struct EntryBook {
     bool is_even;     // the number of negative signs of 8 elements is even
     float low, high;  // the levels of the largest magnitude that are tried, as shares of the highest one
     int tries = 1;    // of scales with entries
+    bool is_lowest_alone = false;  // the only entry of one level has the lowest
 };
 
 EntryBook book_of(DType type) {
     switch (type) {
         case DType::IQ2_XXS:
-            return {kIQ2_XXSWords, 256, 8, 3, {8, 25, 43}, true, true, 0.75f, 1.5f};
+            return {kIQ2_XXSWords, 256, 8, 3, {8, 25, 43}, true, true, 0.75f, 1.5f, 1, true};
         case DType::IQ2_XS:
             return {kIQ2_XSWords, 512, 8, 3, {8, 25, 43}, true, true, 0.75f, 1.5f};
         case DType::IQ2_S:
@@ -337,9 +338,8 @@ void choose_deltas(bool is_each, int groups, const Chosen& other, Chosen& chosen
     }
 }
 
-// The best scale near this one for the entries that it chooses: entries lack some levels, which moves it.
-// Some codebooks have only one entry with a single level, the lowest. So it is tried for elements of one
-// size.
+// The best scale near this one for the entries that it chooses: entries lack some levels, which moves it. For
+// elements of one size, the only entry of one level may be the best one.
 Fitted fit_entries(const EntryBook& book, const Prepared& block, const float* weights, int elements,
                    float near) {
     Fitted kept;
@@ -350,7 +350,8 @@ Fitted fit_entries(const EntryBook& book, const Prepared& block, const float* we
         if (scale > 0.0f && gain > kept.gain) kept = {scale, gain};
     };
     for (int i = 0; i < book.tries; ++i) try_scale(near * kTriedScales[i]);
-    if (block.smallest > kOneSize * block.largest) try_scale(block.largest / book.values[0]);
+    if (book.is_lowest_alone && block.smallest > kOneSize * block.largest)
+        try_scale(block.largest / book.values[0]);
     return kept;
 }
 
