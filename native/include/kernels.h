@@ -9,9 +9,8 @@
 namespace chaski {
 
 // The types that `encode_blocks` can write.
-inline constexpr DType kEncodable[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q4_0,
-                                       DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0,
-                                       DType::Q1_0, DType::Q2_0, DType::NVFP4};
+inline constexpr DType kEncodable[] = {DType::F32,  DType::F16,  DType::BF16, DType::Q4_0, DType::Q4_1,
+                                       DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q1_0, DType::NVFP4};
 
 // `count` sub-blocks of 8, 16 or 32 elements whose scales are wanted. weights: the share of each element in
 // the error; null for a default by magnitude.

@@ -210,30 +210,6 @@ void encode_q1_0(const float* x, uint8_t* out) {
     }
 }
 
-// The largest magnitude becomes 1 or -1; the code of 2 is not used.
-void encode_q2_0(const float* x, uint8_t* out) {
-    constexpr BlockFormat kFormat = *find_format(DType::Q2_0);
-    for (int from = 0; from < kGroup; from += kFormat.elements, out += kFormat.bytes) {
-        I32x16 largest = splat(0);
-        for (int i = 0; i < kFormat.elements; i += kLanes) {
-            largest = max(largest, magnitude_bits(load_f32(x + from + i)));
-        }
-        const float d = __builtin_bit_cast(float, reduce_max(largest));
-        uint16_t scale[kLanes];
-        store_f16(scale, splat(d));
-        write(out, scale[0]);
-        const F32x16 by = splat(inverse_of(d));
-        for (int i = 0; i < kFormat.elements; i += kLanes) {
-            uint8_t codes[kLanes];
-            store_bytes(codes, round_away(load_f32(x + from + i) * by) + splat(1));
-            for (int j = 0; j < kLanes; j += 4) {
-                const auto four = read<uint32_t>(codes + j);
-                out[2 + (i + j) / 4] = static_cast<uint8_t>(four | four >> 6 | four >> 12 | four >> 18);
-            }
-        }
-    }
-}
-
 // The nearest of ggml's numbers of four bits of exponent and three of mantissa, from half upwards; numbers of
 // 256 and more become 448.
 uint8_t e4m3_of(float x) {
@@ -307,8 +283,6 @@ EncodeGroup encoder_of(DType type) {
             return encode_q8_0;
         case DType::Q1_0:
             return encode_q1_0;
-        case DType::Q2_0:
-            return encode_q2_0;
         case DType::NVFP4:
             return encode_nvfp4;
         default:

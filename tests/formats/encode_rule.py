@@ -29,8 +29,6 @@ def encode(x: Floats, type: QuantType) -> bytes:
             return affine(x, type, 15 if type is QuantType.Q4_1 else 31).tobytes()
         case QuantType.Q1_0:
             return q1_0(x).tobytes()
-        case QuantType.Q2_0:
-            return q2_0(x).tobytes()
         case QuantType.NVFP4:
             return nvfp4(x).tobytes()
     raise ValueError(type)
@@ -41,16 +39,6 @@ def q1_0(x: Floats) -> NDArray[np.void]:
     blocks = np.empty(len(x), QuantType.Q1_0.layout)
     blocks["d"] = np.add.accumulate(np.abs(x), axis=1, dtype=np.float32)[:, -1] / np.float32(x.shape[1])
     blocks["qs"] = pack((x >= 0).astype(np.uint8), 1, 1)
-    return blocks
-
-
-def q2_0(x: Floats) -> NDArray[np.void]:
-    """Encode -1, 0 and 1 times the largest magnitude as codes 0, 1 and 2; halves round away from zero."""
-    blocks = np.empty(len(x), QuantType.Q2_0.layout)
-    d = np.abs(x).max(axis=1)
-    scaled = x * inverse(d)
-    blocks["d"] = d
-    blocks["qs"] = pack((1 + np.copysign(np.abs(scaled) >= 0.5, scaled)).astype(np.uint8), 2, 1)
     return blocks
 
 
