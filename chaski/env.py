@@ -240,7 +240,8 @@ class Environment:
     kv_type: str | None = _variable(
         "OLLAMA_KV_CACHE_TYPE",
         "type",
-        "element type of keys and values: f32, f16, bf16, i16, q8_0 or q4_0, or two of them as keys:values",
+        "element type of keys and values: f32, f16, bf16, i16, q8_0, q4_0 or q3_0, or two of them as "
+        "keys:values",
         _word,
         unset="i16; f32 for a model of f32 weights",
     )
@@ -255,7 +256,7 @@ class Environment:
     flash_attention: bool = _variable(
         "OLLAMA_FLASH_ATTENTION",
         "switch",
-        "off: attention computes all scores of a token before weighting values; not with q8_0 and q4_0",
+        "off: attention computes all scores of a token before weighting values; not with q8_0, q4_0 and q3_0",
         _switch,
         default=True,
         unset="on",

@@ -46,7 +46,8 @@ __all__ = ["MODELS", "Mix", "Model"]
 
 DATA = Path(__file__).parent / "data"
 CONTEXTS = (32, 48, 64, 96)
-KV_TYPES = ("i16", "f16", "q8_0", "f32")
+IN_BLOCKS = ("i16", "q8_0", "q4_0", "q3_0", "q4_0:q3_0")
+"""Types of keys and values for models whose heads are multiples of 32 elements."""
 CONSTRAINTS: tuple[dict[str, Any], ...] = (
     {"choice": ["a load of wool", "two loads of wool", "no more"]},
     {"regex": r"the (load|llama) carries [0-9]{1,3} mountains\."},
@@ -62,9 +63,9 @@ Random = np.random.Generator
 class Model:
     """A model of the mixes: its file or its writer, and the features that requests can use.
 
-    `heads` are multiples of 32 elements, which q8_0 needs. `pictures` makes the image of a number. `draft`
-    writes an attached draft, which requests alone do not use. `spells_json`: the vocabulary contains the
-    characters of JSON. `expert_memory`: others than requests alone read experts from the file.
+    `pictures` makes the image of a number. `draft` writes an attached draft, which requests alone do not use.
+    `spells_json`: the vocabulary contains the characters of JSON. `expert_memory`: others than requests alone read
+    experts from the file.
     """
 
     name: str
@@ -139,8 +140,9 @@ MODELS = [
     Model("llama with spaces", _spaced, spells_json=True),
     *(
         Model(name, partial(_fixture, f"architectures/{name}.gguf"))
-        for name in ("qwen3", "gemma3", "gpt-oss", "llama4", "lfm2", "qwen3moe")
+        for name in ("qwen3", "gpt-oss", "llama4", "lfm2", "qwen3moe")
     ),
+    Model("gemma3", partial(_fixture, "architectures/gemma3.gguf"), IN_BLOCKS),
     *(
         Model(f"{name}, window {window}", partial(_with_window, name, window))
         for name, window in (("phi3", 24), ("gemma3", 20), ("gemma4", 31), ("gpt-oss", 40))
@@ -155,7 +157,7 @@ MODELS = [
         Model(f"{name} from the file", partial(_fixture, f"architectures/{name}.gguf"), expert_memory=size)
         for name, size in (("qwen3moe", 50_000), ("gpt-oss", 100_000))
     ),
-    Model("guide", lambda folder: "guide", ("i16", "q8_0", "q4_0"), spells_json=True),
+    Model("guide", lambda folder: "guide", IN_BLOCKS, spells_json=True),
     Model("gemma3 sees", partial(_fixture, "vision/gemma3.gguf"), pictures=partial(image, "gemma3")),
     Model("mistral3 sees", partial(_fixture, "vision/mistral3.gguf"), pictures=_png),
     Model("mllama", _mllama, pictures=_png),

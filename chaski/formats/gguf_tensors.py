@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from chaski.errors import FormatError, UnsupportedError
 from chaski.formats.gguf_metadata import Cursor
-from chaski.formats.quant import REMOVED_TYPES, UNSUPPORTED_TYPES, QuantType
+from chaski.formats.quant import FILE_TYPES, REMOVED_TYPES, UNSUPPORTED_TYPES, QuantType
 
 DEFAULT_ALIGNMENT = 32
 ALIGNMENTS = "powers of two from 8 on"
@@ -132,10 +132,9 @@ def _tensor_type(cursor: Cursor, number: int, what: str, begin: int) -> QuantTyp
     if number in REMOVED_TYPES:
         problem = f"{what}: type {REMOVED_TYPES[number]} was removed from the format; quantize again"
         raise cursor.error(problem, begin, UnsupportedError)
-    try:
-        return QuantType(number)
-    except ValueError:
-        raise cursor.error(f"{what} has the unknown type {number}", begin) from None
+    if number not in FILE_TYPES:
+        raise cursor.error(f"{what} has the unknown type {number}", begin)
+    return QuantType(number)
 
 
 def _place(cursor: Cursor, entries: list[_Entry], alignment: int) -> dict[str, TensorInfo]:

@@ -60,6 +60,8 @@ class QuantType(IntEnum):
     # Ollama's first gpt-oss files have MXFP4 as OpenAI's checkpoint has it, under a number that ggml had
     # given up: byte j of a block holds elements 2 j and 2 j + 1, where MXFP4 has j and j + 16.
     MXFP4_INTERLEAVED = 4
+    # Three bits, only for keys and values in memory. ggml has no such type, and no file has the number.
+    Q3_0 = 100
 
     @property
     def block_size(self) -> int:
@@ -79,6 +81,8 @@ class QuantType(IntEnum):
 
 # Types of ggml that no file has: activations are stored so while they are computed with.
 UNSUPPORTED_TYPES = {9: "Q8_1", 15: "Q8_K"}
+FILE_TYPES = frozenset(QuantType) - {QuantType.Q3_0}
+"""Types that files have."""
 REMOVED_TYPES = {
     5: "Q4_3",
     31: "Q4_0_4_4",
@@ -98,6 +102,7 @@ _LAYOUTS: dict[QuantType, tuple[int, np.dtype[Any]]] = {
     QuantType.I16: (1, np.dtype("<i2")),
     QuantType.I32: (1, np.dtype("<i4")),
     QuantType.I64: (1, np.dtype("<i8")),
+    QuantType.Q3_0: (32, np.dtype([("d", "<f2"), ("bits", "<u4", 3)])),
     QuantType.Q4_0: (32, np.dtype([("d", "<f2"), ("qs", "u1", 16)])),
     QuantType.Q4_1: (32, np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])),
     QuantType.Q5_0: (32, np.dtype([("d", "<f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),

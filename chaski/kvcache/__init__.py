@@ -1,7 +1,7 @@
 """Key/value caches: what a sequence has computed so far, kept so that it is not computed again."""
 
 from chaski.kvcache.attention_span import AttentionSpan
-from chaski.kvcache.base import Cache, KVShape, KVTypes, LayerCache, LeafCache
+from chaski.kvcache.base import KV_TYPES, Cache, KVShape, KVTypes, LayerCache, LeafCache
 from chaski.kvcache.build import KindMemory, build_cache, cache_memory
 from chaski.kvcache.causal import CausalCache, StoredLayer
 from chaski.kvcache.encoder import EncoderCache, EncoderLayer
@@ -25,6 +25,7 @@ from chaski.kvcache.recurrent import RecurrentCache, RecurrentLayer
 from chaski.kvcache.wrapper import WrapperCache
 
 __all__ = [
+    "KV_TYPES",
     "AttentionSpan",
     "Cache",
     "CacheSize",

@@ -20,9 +20,13 @@ from chaski.ml import ops
 from chaski.ml.backend import Backend, CellRows
 from chaski.ml.graph import AnyMask, Dim, DType, Graph, KVBuffer, KVRole, Rope, Tensor
 
-__all__ = ["Cache", "KVShape", "KVTypes", "LayerCache", "LeafCache", "kv_buffers", "update_buffers"]
+__all__ = [
+    *("KV_TYPES", "Cache", "KVShape", "KVTypes", "LayerCache", "LeafCache", "kv_buffers"),
+    "update_buffers",
+]
 
-_STORED = tuple(d.value for d in (DType.F32, DType.F16, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0))
+KV_TYPES = tuple(dtype.value for dtype in DType if dtype is not DType.I32)
+"""The names of the types that keys and values can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,9 @@ class KVTypes(Struct, frozen=True):
     def parse(cls, name: str) -> KVTypes:
         """`name` is one type for both, or `keys:values`. Raises UnsupportedError for others."""
         keys, colon, values = name.partition(":")
-        if not {keys, values if colon else keys} <= set(_STORED):
+        if not {keys, values if colon else keys} <= set(KV_TYPES):
             raise UnsupportedError(
-                f"keys and values of type {name!r} are not supported; supported: {', '.join(_STORED)}, "
+                f"keys and values of type {name!r} are not supported; supported: {', '.join(KV_TYPES)}, "
                 "or two of them as keys:values"
             )
         return cls(DType(keys), DType(values or keys))

@@ -34,6 +34,7 @@ __all__ = [
     "choose_cells",
     "copy_cells",
     "entry_attention",
+    "hadamard",
     "rope",
     "rope_table",
     "rotate_cells",
@@ -106,24 +107,49 @@ def _is_neox(table: Tensor) -> bool:
     return bool(source.attributes["neox"])
 
 
+def hadamard(x: Tensor, block: int) -> Tensor:
+    """Multiply each `block` consecutive elements of the heads of x by an orthogonal matrix -> x's shape.
+
+    It is the Hadamard matrix over sqrt(block), a power of two that divides the size of a head, with the order
+    of operations of native/include/hadamard.h. It is its own inverse. A block of 1 changes nothing.
+    """
+    if block == 1:
+        return x
+    require(len(x.shape) == 3 and x.shape[2] % block == 0, "hadamard", x.shape, block)
+    return x.graph.record("hadamard", (x,), x.shape, block=block)
+
+
+def _rotated(content: Tensor) -> int:
+    """Return the rotation of the heads of a buffer's content."""
+    buffer = content.operands[-1] if content.op in CONTENTS else None
+    return buffer.rotated if isinstance(buffer, KVBuffer) else 1
+
+
 def store(x: Tensor, cells: Tensor, buffer: KVBuffer) -> Tensor:
     """Write x (n, heads, size) to the rows `cells` (n,) int32 of `buffer`; return the buffer's new content.
 
-    The result has shape (cells, heads, size). `attention` must read it, which orders the write first.
+    The result has shape (cells, heads, size). `attention` must read it, which orders the write first. Heads
+    of some types are rotated before (`KVBuffer`), which `attention` and the other readers expect.
     """
     require(x.shape[1:] == (buffer.heads, buffer.size), "store", x.shape, (buffer.heads, buffer.size))
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
-    return x.graph.record("store", (x, cells, buffer), shape, buffer.dtype)
+    return x.graph.record("store", (hadamard(x, buffer.rotated), cells, buffer), shape, buffer.dtype)
 
 
 def stored(graph: Graph, buffer: KVBuffer, size: int | None = None) -> Tensor:
     """Return the content of `buffer` after earlier runs, in the form that `store` returns.
 
     With `size` it is the last `size` elements of each head. If `buffer` has keys, `attention` may read these
-    as their values: layers with latent attention store no others.
+    as their values: layers with latent attention store no others. Raises UnsupportedError if a block that is
+    rotated together has elements before these.
     """
     size = buffer.size if size is None else size
     require(0 < size <= buffer.size, "stored", (buffer.size,), (size,))
+    if (buffer.size - size) % buffer.rotated:
+        raise UnsupportedError(
+            f"keys of type {buffer.dtype.value} are rotated in blocks of {buffer.rotated} elements, and the "
+            f"last {size} elements of this model's keys of {buffer.size} are no whole blocks; use q8_0 or i16"
+        )
     shape: Shape = (buffer.cells, buffer.heads, size)
     return graph.record("stored", (buffer,), shape, buffer.dtype, size=size)
 
@@ -138,7 +164,9 @@ def rotate_cells(cells: Tensor, table: Tensor, buffer: KVBuffer) -> Tensor:
     require(cells.shape == table.shape[:1], "rotate_cells", cells.shape, table.shape)
     shape: Shape = (buffer.cells, buffer.heads, buffer.size)
     neox = _is_neox(table)
-    return cells.graph.record("rotate_cells", (cells, table, buffer), shape, buffer.dtype, neox=neox)
+    return cells.graph.record(
+        "rotate_cells", (cells, table, buffer), shape, buffer.dtype, neox=neox, block=buffer.rotated
+    )
 
 
 def copy_cells(sources: Tensor, targets: Tensor, buffer: KVBuffer) -> Tensor:
@@ -195,8 +223,13 @@ def attention(
                 "this backend's attention has no distance bias: load the model with another backend"
             )
         op, seen, attributes = f"{op}_by_distance", (*seen, bias.positions), {"table": bias.table}
-    operands = (q, keys, values, *seen, *(() if sinks is None else (sinks,)))
-    return q.graph.record(op, operands, shape, scale=scale, softcap=softcap, **attributes)
+    operands = (
+        hadamard(q, _rotated(keys)),
+        *(keys, values, *seen),
+        *(() if sinks is None else (sinks,)),
+    )
+    y = q.graph.record(op, operands, shape, scale=scale, softcap=softcap, **attributes)
+    return hadamard(y, _rotated(values))
 
 
 def _told(mask: AnyMask) -> tuple[str, Sequence[Tensor], Mapping[str, Any]]:
@@ -245,7 +278,8 @@ def choose_cells(
         raise UnsupportedError(
             "this backend cannot choose keys for sparse attention: load the model with another backend"
         )
-    operands = (q, keys, mask.cells, mask.spans, *(() if weights is None else (weights,)))
+    rotated = hadamard(q, _rotated(keys))
+    operands = (rotated, keys, mask.cells, mask.spans, *(() if weights is None else (weights,)))
     shape: Shape = (q.shape[0], count * block + (0 if local else block - 1))
     choice = {"count": count, "block": block, "local": local}
     cells = q.graph.record("choose_cells", operands, shape, DType.I32, scale=scale, **choice)
@@ -279,8 +313,11 @@ def entry_attention(
     count = groups.count if isinstance(groups, ChosenMask) else 0
     fits = not isinstance(groups, ChosenMask) or (groups.block, groups.local) == (block, 0)
     require(fits, "entry_attention", block)
-    operands = (q, keys, seen.cells, seen.spans, stored_entries, groups.cells, groups.spans)
-    return q.graph.record(
+    block_of_heads = _rotated(keys)
+    require(_rotated(stored_entries) == block_of_heads, "entry_attention", keys.dtype, stored_entries.dtype)
+    rotated = hadamard(q, block_of_heads)
+    operands = (rotated, keys, seen.cells, seen.spans, stored_entries, groups.cells, groups.spans)
+    y = q.graph.record(
         "entry_attention",
         (*operands, *(() if sinks is None else (sinks,))),
         q.shape,
@@ -289,6 +326,7 @@ def entry_attention(
         block=block,
         count=count,
     )
+    return hadamard(y, block_of_heads)
 
 
 def short_conv(x: Tensor, filter: npt.NDArray[np.float32], states: KVBuffer, segments: Tensor) -> Tensor:

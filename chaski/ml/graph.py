@@ -48,8 +48,9 @@ __all__ = [
 class DType(Enum):
     """Element types of activations and of key/value storage (weights keep their file's type).
 
-    I16, Q8_0 and Q4_0 are for storage only. I16: integers of 16 bits with a scale for each head of a token;
-    the others: ggml's blocks of 32 elements, along each head.
+    I16 and the Q types are for storage only. I16: integers of 16 bits with a scale for each head of a token;
+    Q8_0 and Q4_0: ggml's blocks of 32 elements, along each head; Q3_0: such blocks with levels of three bits.
+    Heads in three and four bits are stored after a rotation, see `KVBuffer`.
     """
 
     F32 = "f32"
@@ -58,7 +59,13 @@ class DType(Enum):
     I16 = "i16"
     Q8_0 = "q8_0"
     Q4_0 = "q4_0"
+    Q3_0 = "q3_0"
     I32 = "i32"
+
+    @property
+    def is_in_blocks(self) -> bool:
+        """True for stored elements that share a scale with their neighbours in a head."""
+        return self in (DType.Q8_0, DType.Q4_0, DType.Q3_0)
 
 
 class Dim(Struct, frozen=True):
@@ -163,7 +170,11 @@ class KVRole(Enum):
 
 
 class KVBuffer(Struct, frozen=True, eq=False):
-    """Storage of one layer's keys or values: `cells` rows of (`heads`, `size`), owned by a backend."""
+    """Storage of one layer's keys or values: `cells` rows of (`heads`, `size`), owned by a backend.
+
+    Keys and values in few bits are stored after a rotation, which spreads the elements that stand out: see
+    `ops.hadamard`. Operations that store and read them rotate (`chaski.ml.cached_ops`).
+    """
 
     role: KVRole
     cells: int
@@ -171,6 +182,14 @@ class KVBuffer(Struct, frozen=True, eq=False):
     size: int
     dtype: DType
     handle: object
+
+    @property
+    def rotated(self) -> int:
+        """The number of consecutive elements that are rotated together; 1 if heads are stored as they are.
+
+        It is the largest power of two that divides the size of a head.
+        """
+        return self.size & -self.size if self.dtype in (DType.Q4_0, DType.Q3_0) else 1
 
 
 class Mask(Struct, frozen=True):

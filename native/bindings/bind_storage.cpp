@@ -25,7 +25,7 @@ using Rows = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>;
 bool can_store(int type) {
     auto dtype = static_cast<DType>(type);
     return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::I16 ||
-           dtype == DType::Q8_0 || dtype == DType::Q4_0;
+           dtype == DType::Q8_0 || dtype == DType::Q4_0 || dtype == DType::Q3_0;
 }
 
 std::size_t storage_bytes(std::int64_t cells, std::int64_t heads, std::int64_t size, int type,

@@ -17,6 +17,18 @@ struct Q4_0 : Block<DType::Q4_0, 32, 8, 15> {
     }
 };
 
+// Of keys: bit I of byte b of unit n is bit n of the code of element 4 I + b.
+struct Q3_0 : Block<DType::Q3_0, 32, 4, 7> {
+    template <int S, int I>
+    CHASKI_INLINE U8x64 codes() const {
+        return field<I, 1>(load<0>(0)) | field<I, 1, 1>(load<0>(1)) | field<I, 1, 2>(load<0>(2));
+    }
+    template <int S>
+    CHASKI_INLINE F32x16 scale() const {
+        return load_f16(line<1>());
+    }
+};
+
 struct Q4_1 : Block<DType::Q4_1, 32, 0, 15, true> {
     template <int S, int I>
     CHASKI_INLINE U8x64 codes() const {

@@ -181,6 +181,8 @@ struct Ops {
     // neox, (j, j+pairs).
     void (*rope)(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
                  std::int64_t pairs, bool neox, float* y);
+    // The rotation of hadamard.h of `count` elements, a multiple of `block`. y may be x.
+    void (*hadamard)(const float* x, std::int64_t count, std::int64_t block, float* y);
     // Writes the heads of `count` tokens, [token][head][size], into one cell per token, and rounds to the
     // storage's type. It is fastest for consecutive cells. `scratch` of this and the next three functions has
     // cell_scratch_floats.
@@ -193,9 +195,10 @@ struct Ops {
     // same lane.
     void (*copy)(const KVStorage& from, const std::int32_t* sources, const KVStorage& to,
                  const std::int32_t* targets, std::int64_t count, float* scratch);
-    // Rotates the pairs of each head stored in a cell, as `rope` does.
+    // Rotates the pairs of each head stored in a cell, as `rope` does. With a `block` above 1, heads are
+    // stored after `hadamard`: its inverse precedes, and it follows again.
     void (*rotate)(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
-                   std::int64_t pairs, bool neox, float* scratch);
+                   std::int64_t pairs, bool neox, std::int64_t block, float* scratch);
     // Scratch bytes of attention for tiles of `rows` query rows.
     std::size_t (*attention_scratch)(const Attention& job, std::int64_t rows);
     // Attention of the tokens of `tile` for the query heads of one key/value head.

@@ -62,6 +62,7 @@ enum class DType : int {
     NVFP4 = 40,
     Q1_0 = 41,
     Q2_0 = 42,
+    Q3_0 = 100,  // only for keys and values, with a number that no file has
 };
 
 // The change that packing makes to the bytes of a field in addition to moving them; each is its own inverse
@@ -170,8 +171,21 @@ inline constexpr BlockFormat kFormats[] = {
     {DType::IQ3_S, "IQ3_S", 256, 110, {{0, 2, 2}, {106, 4, 4}, {66, 8, 4}, {74, 32, 4}, {2, 64, 4}}},
 };
 
-// Integer keys and values are stored in pairs, with a scale for each head of a cell (KVStorage, ops.h).
-inline constexpr BlockFormat kPairs = {DType::I16, "I16", 2, 4, {{0, 4, 4}}};
+// Formats of keys and values alone.
+inline constexpr BlockFormat kStoredFormats[] = {
+    // Integers in pairs, with a scale for each head of a cell (KVStorage, ops.h).
+    {DType::I16, "I16", 2, 4, {{0, 4, 4}}},
+    // d | three units of 4 bytes: bit i of byte b of unit n is bit n of the code of element 4 i + b
+    {DType::Q3_0, "Q3_0", 32, 14, {{2, 12, 4}, {0, 2, 2}}},
+};
+
+// True for formats that weights do not have.
+[[maybe_unused]] static constexpr bool is_only_stored(const BlockFormat& format) {
+    for (const BlockFormat& stored : kStoredFormats) {
+        if (stored.type == format.type) return true;
+    }
+    return false;
+}
 
 // The format of `type`, or null if there is none. It is static so that each file keeps its own copy, compiled
 // for its own instruction set.
@@ -179,7 +193,10 @@ inline constexpr BlockFormat kPairs = {DType::I16, "I16", 2, 4, {{0, 4, 4}}};
     for (const BlockFormat& format : kFormats) {
         if (format.type == type) return &format;
     }
-    return type == kPairs.type ? &kPairs : nullptr;
+    for (const BlockFormat& format : kStoredFormats) {
+        if (format.type == type) return &format;
+    }
+    return nullptr;
 }
 
 // The place of units in a block of 16 rows, in bytes.

@@ -8,13 +8,15 @@ namespace chaski::CHASKI_ISA {
 void rope(const float* x, const float* cos, const float* sin, std::int64_t heads, std::int64_t size,
           std::int64_t pairs, bool neox, float* y);
 
+void hadamard(const float* x, std::int64_t count, std::int64_t block, float* y);
+
 void store_cells(const float* x, const KVStorage& storage, const std::int32_t* cells, std::int64_t count,
                  float* scratch);
 void load_cell(const KVStorage& storage, std::int64_t cell, float* y, float* scratch);
 void copy_cells(const KVStorage& from, const std::int32_t* sources, const KVStorage& to,
                 const std::int32_t* targets, std::int64_t count, float* scratch);
 void rotate_cell(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
-                 std::int64_t pairs, bool neox, float* scratch);
+                 std::int64_t pairs, bool neox, std::int64_t block, float* scratch);
 
 std::size_t attention_scratch(const Attention& job, std::int64_t rows);
 void attention(const Attention& job, Tile tile, std::int64_t kv_head, std::byte* scratch);

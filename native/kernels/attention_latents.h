@@ -50,6 +50,8 @@ CHASKI_INLINE void read_lines(const std::byte* panel, std::int64_t size, std::in
         read_block_lines<Q8_0>(panel, d, lines);
     } else if constexpr (T == DType::Q4_0) {
         read_block_lines<Q4_0>(panel, d, lines);
+    } else if constexpr (T == DType::Q3_0) {
+        read_block_lines<Q3_0>(panel, d, lines);
     } else {
         constexpr std::int64_t kLine = kLanes * find_format(T)->bytes;
         for (int i = 0; i < kLanes; ++i) {

@@ -161,6 +161,8 @@ void score_block(const Activations& q, std::int64_t rows, const KeyBlock& keys, 
         score_quantized<Q8_0>(q, rows, keys, size, scores, ld);
     } else if constexpr (T == DType::Q4_0) {
         score_quantized<Q4_0>(q, rows, keys, size, scores, ld);
+    } else if constexpr (T == DType::Q3_0) {
+        score_quantized<Q3_0>(q, rows, keys, size, scores, ld);
     } else {
         constexpr std::int64_t kLine = kLanes * find_format(T)->bytes;
         const std::int64_t next = kBlockPanels * panel_bytes(T, size);

@@ -12,6 +12,7 @@
 
 #include "attention_kernel.h"
 #include "formulas.h"
+#include "hadamard.h"
 #include "map.h"
 #include "vector_math.h"
 
@@ -124,6 +125,39 @@ void rope(const float* x, const float* cos, const float* sin, std::int64_t heads
     }
 }
 
+namespace {
+
+using Floats4 = float __attribute__((vector_size(16)));
+
+// Sums and differences of 2 · h elements from x on; h is at least 4.
+void add_and_subtract(float* x, std::int64_t h) {
+    for (std::int64_t i = 0; i < h; i += 4) {
+        const auto a = read<Floats4>(x + i), b = read<Floats4>(x + h + i);
+        write(x + i, a + b);
+        write(x + h + i, a - b);
+    }
+}
+
+}  // namespace
+
+void hadamard(const float* x, std::int64_t count, std::int64_t block, float* y) {
+    const float scale = hadamard_scale(block);
+    for (std::int64_t first = 0; first < count; first += block) {
+        float* own = y + first;
+        for (std::int64_t i = 0; i < block; i += 4) {  // h = 1 and h = 2
+            const auto a = read<Floats4>(x + first + i);
+            const Floats4 pairs =
+                __builtin_shufflevector(a, a, 0, 0, 2, 2) + __builtin_shufflevector(a, -a, 1, 5, 3, 7);
+            write(own + i, __builtin_shufflevector(pairs, pairs, 0, 1, 0, 1) +
+                               __builtin_shufflevector(pairs, -pairs, 2, 3, 6, 7));
+        }
+        for (std::int64_t h = 4; h < block; h *= 2) {
+            for (std::int64_t i = 0; i < block; i += 2 * h) add_and_subtract(own + i, h);
+        }
+        for (std::int64_t i = 0; i < block; i += 4) write(own + i, read<Floats4>(own + i) * scale);
+    }
+}
+
 extern const Elementwise kElementwise[];
 extern const Ops kOps;
 const Ops kOps = {
@@ -139,6 +173,7 @@ const Ops kOps = {
     .exponential_sum = exponential_sum,
     .lane_maxima = lane_maxima,
     .rope = rope,
+    .hadamard = hadamard,
     .store = store_cells,
     .load = load_cell,
     .copy = copy_cells,

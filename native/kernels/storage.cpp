@@ -3,6 +3,7 @@
 
 #include "storage.h"
 
+#include <array>
 #include <cmath>
 
 #include "attention_kernel.h"
@@ -37,20 +38,40 @@ void encode_q8_0(const float* x, std::byte* block) {
     }
 }
 
-// The first value of largest magnitude becomes level -8, whatever its sign.
-void encode_q4_0(const float* x, std::byte* block) {
+// Writes the scale at which the first value of largest magnitude becomes level -extreme_level, whatever its
+// sign. Returns the codes of levels: levels from -lowest to lowest - 1, plus `lowest`.
+std::array<unsigned, 32> encode_levels(const float* x, float extreme_level, float lowest, std::byte* block) {
     float extreme = 0.0f;
     for (int i = 0; i < 32; ++i) {
         if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
     }
-    const float d = extreme / -8.0f;
+    const float d = extreme / -extreme_level;
     const float scale = inverse(d);
     write_half(block, d);
-    auto code = [&](int i) {
-        const float level = std::trunc(x[i] * scale + 8.5f);
-        return static_cast<unsigned>(std::fmin(15.0f, std::fmax(0.0f, level)));
-    };
-    for (int i = 0; i < 16; ++i) block[2 + i] = static_cast<std::byte>(code(i) | code(16 + i) << 4);
+    std::array<unsigned, 32> codes;
+    for (int i = 0; i < 32; ++i) {
+        const float level = std::trunc(x[i] * scale + (lowest + 0.5f));
+        codes[i] = static_cast<unsigned>(std::fmin(2 * lowest - 1, std::fmax(0.0f, level)));
+    }
+    return codes;
+}
+
+void encode_q4_0(const float* x, std::byte* block) {
+    const std::array<unsigned, 32> codes = encode_levels(x, 8.0f, 8.0f, block);
+    for (int i = 0; i < 16; ++i) block[2 + i] = static_cast<std::byte>(codes[i] | codes[16 + i] << 4);
+}
+
+// The extreme lies a little outside of the levels, which leaves the least error of numbers of a normal
+// distribution: 0.0292 of their squares, and 0.0304 with the extreme at level -4.
+constexpr float kExtremeOfThreeBits = 4.2f;
+
+void encode_q3_0(const float* x, std::byte* block) {
+    const std::array<unsigned, 32> codes = encode_levels(x, kExtremeOfThreeBits, 4.0f, block);
+    for (int n = 0; n < 3; ++n) {
+        std::uint32_t unit = 0;
+        for (int i = 0; i < 32; ++i) unit |= (codes[i] >> n & 1) << (i % 4 * 8 + i / 4);
+        write(block + 2 + 4 * n, unit);
+    }
 }
 
 // Writes one head as a row. `x` is readable up to a multiple of 16 elements.
@@ -60,6 +81,8 @@ void encode_row(DType type, const float* x, std::int64_t size, std::byte* row) {
         for (std::int64_t i = 0; i < size; i += 32, row += bytes) encode_q8_0(x + i, row);
     } else if (type == DType::Q4_0) {
         for (std::int64_t i = 0; i < size; i += 32, row += bytes) encode_q4_0(x + i, row);
+    } else if (type == DType::Q3_0) {
+        for (std::int64_t i = 0; i < size; i += 32, row += bytes) encode_q3_0(x + i, row);
     } else if (type == DType::F32) {
         std::memcpy(row, x, size * bytes);
     } else {
@@ -239,11 +262,13 @@ void copy_cells(const KVStorage& from, const std::int32_t* sources, const KVStor
 }
 
 void rotate_cell(const KVStorage& storage, std::int64_t cell, const float* cos, const float* sin,
-                 std::int64_t pairs, bool neox, float* scratch) {
+                 std::int64_t pairs, bool neox, std::int64_t block, float* scratch) {
     auto* row = reinterpret_cast<std::byte*>(scratch + padded(storage.size));
     for (std::int64_t head = 0; head < storage.heads; ++head) {
         read_head(storage, head, cell, scratch, row);
+        if (block > 1) hadamard(scratch, storage.size, block, scratch);
         rope(scratch, cos, sin, 1, storage.size, pairs, neox, scratch);
+        if (block > 1) hadamard(scratch, storage.size, block, scratch);
         write_heads(storage, head, cell, 1, scratch, 0, scratch);
     }
 }

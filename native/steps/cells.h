@@ -33,15 +33,16 @@ class StoreStep final : public RowStep {
     const KVStorage storage_;
 };
 
-// Rotates the keys in each of `cells` by the angles in the matching row of the table, in place.
+// Rotates the keys in each of `cells` by the angles in the matching row of the table, in place. `block` is
+// that of Ops::rotate.
 class KeyShiftStep final : public RowStep {
    public:
-    KeyShiftStep(const Ops& ops, int dim, const std::int32_t* cells, const RopeRows& rope,
+    KeyShiftStep(const Ops& ops, int dim, const std::int32_t* cells, const RopeRows& rope, std::int64_t block,
                  const KVStorage& storage)
-        : RowStep(dim), ops_(ops), cells_(cells), rope_(rope), storage_(storage) {}
+        : RowStep(dim), ops_(ops), cells_(cells), rope_(rope), block_(block), storage_(storage) {}
     void run(const Sizes&, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
         for (std::int64_t i = begin; i < end; ++i) {
-            ops_.rotate(storage_, cells_[i], rope_.cos(i), rope_.sin(i), rope_.pairs, rope_.neox,
+            ops_.rotate(storage_, cells_[i], rope_.cos(i), rope_.sin(i), rope_.pairs, rope_.neox, block_,
                         reinterpret_cast<float*>(scratch));
         }
     }
@@ -51,6 +52,7 @@ class KeyShiftStep final : public RowStep {
     const Ops& ops_;
     const std::int32_t* cells_;
     const RopeRows rope_;
+    const std::int64_t block_;
     const KVStorage storage_;
 };
 

@@ -18,6 +18,12 @@ std::unique_ptr<Step> rope_table(int dim, const std::int32_t* positions, RopeTur
     });
 }
 
+std::unique_ptr<Step> hadamard_rows(const Ops& ops, int dim, std::int64_t width, std::int64_t block,
+                                    const float* x, float* y) {
+    return each_row(dim,
+                    [=, &ops](std::int64_t i) { ops.hadamard(x + i * width, width, block, y + i * width); });
+}
+
 std::unique_ptr<Step> rotate_rows(const Ops& ops, int dim, const RopeRows& rope, std::int64_t heads,
                                   std::int64_t size, const float* x, float* y) {
     return each_row(dim, [=, &ops](std::int64_t i) {

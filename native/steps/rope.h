@@ -31,6 +31,10 @@ struct RopeRows {
     const float* sin(std::int64_t row) const { return cos(row) + pairs; }
 };
 
+// Ops::hadamard of rows of `width` elements.
+std::unique_ptr<Step> hadamard_rows(const Ops& ops, int dim, std::int64_t width, std::int64_t block,
+                                    const float* x, float* y);
+
 std::unique_ptr<Step> rotate_rows(const Ops& ops, int dim, const RopeRows& rope, std::int64_t heads,
                                   std::int64_t size, const float* x, float* y);
 

@@ -142,7 +142,8 @@ void compare_shape(Comparison& compare, const Shape& shape) {
 }  // namespace
 
 void compare_attention(Comparison& compare) {
-    for (DType type : {DType::F32, DType::F16, DType::BF16, DType::I16, DType::Q8_0, DType::Q4_0}) {
+    for (DType type :
+         {DType::F32, DType::F16, DType::BF16, DType::I16, DType::Q8_0, DType::Q4_0, DType::Q3_0}) {
         compare_shape(compare, {type, 3, 1, false, false, 0.0f, 0});
         compare_shape(compare, {type, 3, 7, false, true, 0.0f, 0});
         compare_shape(compare, {type, 1, 1, true, true, 0.0f, 1000});

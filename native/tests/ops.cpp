@@ -88,6 +88,18 @@ void compare_rope(Comparison& compare) {
     }
 }
 
+void compare_hadamard(Comparison& compare) {
+    for (std::int64_t block : {16, 32, 128, 512}) {
+        compare("rotation in blocks of " + std::to_string(block), [&](const Table& table) {
+            Random random(block);
+            const std::vector<float> x = random.numbers(2 * block, 4.0f);
+            std::vector<float> y(x.size());
+            table.ops.hadamard(x.data(), 2 * block, block, y.data());
+            return bytes_of(y);
+        });
+    }
+}
+
 bool holds_any_bits(DType type) { return !is_quantized(type) && type != DType::I16; }
 
 // Arbitrary bits if the type can store them, including NaNs; else numbers of many sizes, zeros, and ties.
@@ -128,7 +140,8 @@ Bytes use_storage(const Table& table, DType type, bool in_panels, bool is_rotate
     Random random(3);
     const std::vector<float> cos = random.numbers(20, 1.0f), sin = random.numbers(20, 1.0f);
     if (is_rotated) {
-        table.ops.rotate(storage, 5, cos.data(), sin.data(), 20, true, scratch.data());
+        const std::int64_t block = is_quantized(type) ? 32 : 1;
+        table.ops.rotate(storage, 5, cos.data(), sin.data(), 20, true, block, scratch.data());
     }
     for (std::int64_t cell = 0; cell < kCells; ++cell)
         table.ops.load(storage, cell, y.data() + cell * kHeads * kSize, scratch.data());
@@ -138,7 +151,8 @@ Bytes use_storage(const Table& table, DType type, bool in_panels, bool is_rotate
 }
 
 void compare_storage(Comparison& compare) {
-    for (DType type : {DType::F32, DType::F16, DType::BF16, DType::I16, DType::Q8_0, DType::Q4_0}) {
+    for (DType type :
+         {DType::F32, DType::F16, DType::BF16, DType::I16, DType::Q8_0, DType::Q4_0, DType::Q3_0}) {
         for (bool in_panels : {false, true}) {
             compare(std::string("cells of ") + find_format(type)->name,
                     [&](const Table& table) { return use_storage(table, type, in_panels, false); });
@@ -155,6 +169,7 @@ void compare_storage(Comparison& compare) {
 void compare_ops(Comparison& compare) {
     compare_elements(compare);
     compare_rope(compare);
+    compare_hadamard(compare);
     compare_storage(compare);
 }
 

@@ -108,7 +108,7 @@ NUMBERS_OF_HEADS = (8, 8), (16, 4), (32, 2), (16, 1), (128, 1)
 
 @on_gpus
 @pytest.mark.parametrize(
-    "type", [DType.I16, DType.F16, DType.F32, DType.Q8_0, DType.Q4_0], ids=lambda type: type.value
+    "type", [DType.I16, DType.F16, DType.F32, DType.Q8_0, DType.Q4_0, DType.Q3_0], ids=lambda type: type.value
 )
 def test_attention(host: Backend, gpu: str, type: DType) -> None:
     for (size, value_size), (heads, kv_heads) in product(SIZES_OF_HEADS, NUMBERS_OF_HEADS):

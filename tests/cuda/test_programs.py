@@ -54,7 +54,7 @@ def programs_of_formats() -> list[Program]:
 
 def other_programs() -> list[Program]:
     rounding = [("CHASKI_SUPER_BLOCKS", 0), ("CHASKI_SUPER_BLOCKS", 1)]
-    stored = ["I16", "F16", "BF16", "F32", "Q8_0", "Q4_0"]
+    stored = ["I16", "F16", "BF16", "F32", "Q8_0", "Q4_0", "Q3_0"]
     latent = (("CHASKI_SIZE", 96), ("CHASKI_VALUE_SIZE", 64), ("CHASKI_VALUES_IN_KEYS", 1))
     few_rows = (("CHASKI_ROWS", 4), ("CHASKI_SPLIT", 1), rounding[0])
     heads = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128), ("CHASKI_VALUES_IN_KEYS", 0))
@@ -74,6 +74,8 @@ def other_programs() -> list[Program]:
         ),
         *(Program("elementwise", (("CHASKI_FORMULA", name), rounding[1])) for name in ELEMENTWISE),
         *(Program("storage", (("CHASKI_STORED", f"DType::{each}"),)) for each in stored),
+        Program("storage", (("CHASKI_STORED", "DType::Q4_0"), ("CHASKI_ROTATED", 128))),
+        *(Program("hadamard", (("CHASKI_BLOCK", block),)) for block in (32, 128, 512)),
         *(
             Program(
                 "storage",

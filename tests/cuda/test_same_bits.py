@@ -245,6 +245,7 @@ TYPES_OF_STORAGE = [
     (DType.F32, DType.I16),
     (DType.Q8_0, DType.Q4_0),
     (DType.Q4_0, DType.Q8_0),
+    (DType.Q3_0, DType.Q3_0),
 ]
 
 
@@ -297,7 +298,8 @@ def test_attention(
     "dtype",
     [
         DType.I16,
-        *(pytest.param(each, marks=pytest.mark.long) for each in (DType.F16, DType.Q8_0, DType.Q4_0)),
+        *(pytest.param(each, marks=pytest.mark.long) for each in (DType.F16, DType.Q8_0, DType.Q3_0)),
+        DType.Q4_0,
     ],
     ids=str,
 )
@@ -440,7 +442,7 @@ def test_angles_that_are_not_kept(tmp_path: Path, backend: str, monkeypatch: pyt
 
 @pytest.mark.long
 @on_each
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0", "q3_0"])
 def test_keys_that_move(backend: str, kv_type: str) -> None:
     """A context that fills repeatedly rotates the keys that stay, in any form."""
     path = ARCHITECTURES.parent / "llama" / "quantized" / "q8_0.gguf"

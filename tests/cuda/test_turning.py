@@ -64,6 +64,7 @@ def attended(
         ((DType.I16, DType.F16), (3, 1, 40, 24), 13),
         ((DType.F32, DType.I16), (5, 5, 20, 20), 10),
         ((DType.Q8_0, DType.Q4_0), (2, 1, 96, 64), 20),
+        ((DType.Q3_0, DType.Q4_0), (3, 3, 64, 32), 32),
     ],
     ids=str,
 )

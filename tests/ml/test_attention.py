@@ -26,8 +26,10 @@ TYPES = [
     (DType.Q4_0, DType.Q4_0),
     (DType.Q8_0, DType.F16),
     (DType.F32, DType.Q4_0),
+    (DType.Q3_0, DType.Q3_0),
+    (DType.Q4_0, DType.Q3_0),
 ]
-PLAIN_TYPES = [types for types in TYPES if not {DType.Q8_0, DType.Q4_0} & set(types)]
+PLAIN_TYPES = [types for types in TYPES if not any(dtype.is_in_blocks for dtype in types)]
 IMPLEMENTATIONS = [
     ("reference", ()),
     *(
@@ -167,7 +169,7 @@ def test_every_type_is_near_the_reference(
     )
     # With quantized keys, the query is also rounded to eight bits, and with integer keys to integers; with
     # integer values, weights are rounded.
-    close = 4e-3 if types[0] in (DType.Q8_0, DType.Q4_0) else 2e-4 if DType.I16 in types else 2e-6
+    close = 4e-3 if types[0].is_in_blocks else 2e-4 if DType.I16 in types else 2e-6
     np.testing.assert_allclose(found, expected, atol=close)
 
 

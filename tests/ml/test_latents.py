@@ -42,12 +42,14 @@ def attender(
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", [*FLOATS, DType.Q8_0, DType.Q4_0], ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize(
+    "dtype", [*FLOATS, DType.Q8_0, DType.Q4_0, DType.Q3_0], ids=lambda dtype: dtype.value
+)
 @pytest.mark.parametrize("value_size", [64, 80])
 def test_the_ends_of_keys_as_values_have_the_bits_of_stored_values(
     tmp_path: Path, isa: str, dtype: DType, value_size: int
 ) -> None:
-    if dtype in (DType.Q8_0, DType.Q4_0) and value_size % 32:
+    if dtype.is_in_blocks and value_size % 32:
         pytest.skip("such values are not whole blocks, so they cannot be stored by themselves")
     k = normal(HISTORY, 1, SIZE)
     rows, spans = np.arange(40), causal(HISTORY, 40)

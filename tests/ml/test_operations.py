@@ -10,6 +10,7 @@ import pytest
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.cpu.operations import OPERATIONS
 from chaski.ml.graph import Dim, DType, Graph, Rope, Tensor, Weight
+from chaski.ml.reference.cached_ops import hadamard
 from chaski.ml.reference.ops import DEFINITIONS
 from tests.backends import BACKENDS, USUAL
 from tests.ml.both_backends import MAX_TOKENS, bound, results, uniform
@@ -35,6 +36,30 @@ def test_rms_norm(tmp_path: Path, isa: str, size: int, tokens: int) -> None:
         isa,
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [16, 32, 128])
+def test_hadamard(tmp_path: Path, isa: str, block: int) -> None:
+    arrays = {"table": uniform(11, 3 * 128)}
+    expected, found = results(
+        tmp_path,
+        arrays,
+        lambda ids, w, _: ops.hadamard(ops.embedding(ids, w["table"]).reshape(3, 128), block),
+        7,
+        isa,
+    )
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_the_rotation_is_hadamards_matrix() -> None:
+    matrix = np.ones((1, 1))
+    while len(matrix) < 64:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    x = uniform(5, 2, 128)
+    found = hadamard(x, block=64)
+    expected = (x.reshape(-1, 64) @ matrix / 8).reshape(x.shape)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(hadamard(found, block=64), x, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 100.0])

@@ -197,7 +197,7 @@ def test_a_score_that_is_no_number_is_chosen_last(
 
 
 @pytest.mark.parametrize("isa", _native.isa_names())
-@pytest.mark.parametrize("type", [DType.F32, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0])
+@pytest.mark.parametrize("type", [DType.F32, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0, DType.Q3_0])
 @pytest.mark.parametrize(("count", "block", "local"), [(COUNT, 1, 0), (11, 2, 0), (12, 3, 2)])
 def test_the_bits_do_not_depend_on_threads_other_tokens_and_cells(
     tmp_path: Path, isa: str, type: DType, count: int, block: int, local: int

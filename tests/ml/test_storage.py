@@ -12,13 +12,14 @@ from chaski.errors import UnsupportedError
 from chaski.ml import CPUOptions, open_backend, ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Dim, DType, Graph, KVBuffer, KVRole, Rope
+from chaski.ml.reference.cached_ops import hadamard
 from tests.backends import FORMS
 
 from .attending import contents
 from .both_backends import bound
 
 F32 = npt.NDArray[np.float32]
-TYPES = [DType.F32, DType.F16, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0]
+TYPES = [DType.F32, DType.F16, DType.BF16, DType.I16, DType.Q8_0, DType.Q4_0, DType.Q3_0]
 PLAIN_TYPES = TYPES[:3]
 PLACES = [("reference", "auto"), *FORMS]
 CELLS = 40
@@ -53,7 +54,7 @@ def written(
 
 
 def rounded(x: F32, dtype: DType, role: KVRole) -> F32:
-    """Return x rounded by ggml's Python package, or integers by their rule (native/kernels/integers.h)."""
+    """Return x rounded by ggml's Python package, or by the rules of native/kernels."""
     if dtype is DType.I16:
         largest = np.abs(x).max(axis=-1, keepdims=True).astype(np.float64)
         length = np.sqrt((x.astype(np.float64) ** 2).sum(axis=-1, keepdims=True))
@@ -61,10 +62,29 @@ def rounded(x: F32, dtype: DType, role: KVRole) -> F32:
             factor = np.minimum(46000 / length, 32767 / largest) if role is KVRole.KEYS else 8191 / largest
         levels = np.where(largest < 1e-15, 0, np.rint(x * np.where(largest < 1e-15, 1, factor)))
         return (levels / factor).astype(np.float32)
+    if dtype is DType.Q3_0:
+        return three_bits(x)
     gguf, quants = pytest.importorskip("gguf"), pytest.importorskip("gguf.quants")
     type = gguf.GGMLQuantizationType[dtype.name]
     found: F32 = quants.dequantize(quants.quantize(x, type), type).astype(np.float32).reshape(x.shape)
     return found
+
+
+def three_bits(x: F32) -> F32:
+    """Return x rounded block by block to the levels -4 to 3 of a scale: 1 / -4.2 of the extreme element."""
+    y = np.zeros_like(x).reshape(-1, 32)
+    for block, rounded in zip(x.reshape(-1, 32), y, strict=True):
+        scale = max(block, key=abs) / np.float32(-4.2)
+        if abs(scale) > 1e-15:
+            levels = np.floor(block * (np.float32(1) / scale) + np.float32(4.5)).clip(0, 7) - 4
+            rounded[:] = np.float32(np.float16(scale)) * levels
+    return y.reshape(x.shape)
+
+
+def spread(x: F32, dtype: DType) -> F32:
+    """Return x rotated as before it is stored in a type, or after it was read."""
+    size = x.shape[-1]
+    return hadamard(x, block=size & -size) if dtype in (DType.Q4_0, DType.Q3_0) else x
 
 
 @pytest.mark.parametrize(("backend", "isa"), PLACES)
@@ -75,7 +95,7 @@ def test_rows_are_stored_as_ggml_rounds_them(
     tmp_path: Path, backend: str, isa: str, role: KVRole, dtype: DType, heads: int, size: int
 ) -> None:
     opened = open_backend(backend, CPUOptions(threads=2, isa=isa))
-    block = {DType.I16: 2, DType.Q8_0: 32, DType.Q4_0: 32}.get(dtype, 1)
+    block = 32 if dtype.is_in_blocks else 2 if dtype is DType.I16 else 1
     if size % block:
         with pytest.raises(
             UnsupportedError, match=f"blocks of {block}, and the model's heads have {size} el"
@@ -85,7 +105,7 @@ def test_rows_are_stored_as_ggml_rounds_them(
     x, cells = rows_of(heads, size), np.random.default_rng(5).permutation(CELLS)
     buffer = written(opened, tmp_path, x, cells, role, dtype)
     found = contents(buffer.handle, isa, CELLS, heads, size)
-    expected = rounded(x, dtype, role)
+    expected = rounded(spread(x, dtype), dtype, role)
     if dtype is DType.I16:
         # The scale may differ by its own rounding, and a tie between two levels may round either way.
         assert_near(found[cells], expected)
@@ -119,12 +139,13 @@ def test_rotate_cells(tmp_path: Path, role: KVRole, dtype: DType, heads: int, si
     cells = random.permutation(CELLS)[:7].astype(np.int32)
     distances = random.integers(0, 50, 7).astype(np.int32)
     frequencies = -(np.float32(100.0) ** (-np.arange(0, dims, 2, dtype=np.float32) / dims))
-    before = rounded(x, dtype, role)
+    before = rounded(spread(x, dtype), dtype, role)
     expected = before.copy()
-    expected[cells] = rounded(turned(before[cells], distances, frequencies), dtype, role)
+    moved = turned(spread(before[cells], dtype), distances, frequencies)
+    expected[cells] = rounded(spread(moved, dtype), dtype, role)
     # A rotated value between two levels may round to either.
     steps = {DType.F32: 1e-5, DType.F16: 2e-3, DType.BF16: 2e-2, DType.I16: 6e-4, DType.Q8_0: 0.04}
-    step = steps.get(dtype, 0.6)
+    step = steps.get(dtype, 1.2 if dtype is DType.Q3_0 else 0.6)
     found = []
     for backend, isa in PLACES:
         opened = open_backend(backend, CPUOptions(threads=2, isa=isa))
@@ -138,7 +159,7 @@ def test_rotate_cells(tmp_path: Path, role: KVRole, dtype: DType, heads: int, si
             assert_near(found[-1][others], before[others])
         else:
             np.testing.assert_array_equal(found[-1][others], before[others])
-        if (dims % 32 == 0 and dtype is not DType.I16) or dtype in PLAIN_TYPES:
+        if (dims % 32 == 0 and dtype is DType.Q8_0) or dtype in PLAIN_TYPES:
             np.testing.assert_array_equal(found[-1][..., dims:], before[..., dims:])
     assert all((one == found[1]).all() for one in found[2:])
     assert np.abs(expected[cells] - before[cells]).max() > 0.1

@@ -24,6 +24,7 @@ _SHARED = (
     "codebook_lookup.h",
     "codebooks.h",
     "formulas.h",
+    "hadamard.h",
     "k_blocks.h",
     "matmul.h",
     "panel.h",

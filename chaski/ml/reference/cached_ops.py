@@ -24,6 +24,7 @@ __all__ = [
     "copy_cells",
     "dense_attention",
     "entry_attention",
+    "hadamard",
     "paged_attention",
     "rope",
     "rope_table",
@@ -88,6 +89,8 @@ class Storage(Struct, frozen=True):
         x = np.ascontiguousarray(x)
         if self.type is QuantType.I16:
             rounded = _to_integers(x, self.role)
+        elif self.type is QuantType.Q3_0:
+            rounded = _to_three_bits(x)
         else:
             rounded = np.full_like(x, np.nan)
             are_numbers = np.isfinite(x).all(axis=(1, 2))
@@ -117,6 +120,27 @@ def _to_integers(x: F32, role: KVRole) -> F32:
     return np.where(is_zero, np.float32(0), np.rint(x * factor) / factor)
 
 
+def hadamard(x: F32, *, block: int) -> F32:
+    y = x.reshape(-1, block).copy()
+    half = 1
+    while half < block:
+        pairs = y.reshape(-1, 2, half)
+        y = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1, block)
+        half *= 2
+    return (y * np.float32(block**-0.5)).reshape(x.shape)
+
+
+def _to_three_bits(x: F32) -> F32:
+    """Round blocks of 32 to eight levels, by the rule in native/kernels/storage.cpp."""
+    blocks = x.reshape(-1, 32)
+    extremes = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)
+    d = extremes / np.float32(-4.2)
+    is_usable = np.abs(d) > 1e-15
+    inverse = np.where(is_usable, np.float32(1), np.float32(0)) / np.where(is_usable, d, np.float32(1))
+    levels = np.clip(np.trunc(blocks * inverse + np.float32(4.5)), 0, 7) - np.float32(4)
+    return (levels * d.astype(np.float16).astype(np.float32)).reshape(x.shape)
+
+
 def store(x: F32, cells: I32, buffer: Storage) -> Storage:
     buffer.write(cells, x)
     return buffer
@@ -127,8 +151,9 @@ def stored(buffer: Storage, *, size: int) -> Storage:
     return buffer if buffer.is_permuted else replace(buffer, rows=buffer.rows[..., buffer.size - size :])
 
 
-def rotate_cells(cells: I32, table: F32, buffer: Storage, *, neox: bool) -> Storage:
-    buffer.write(cells, rope(buffer.rows[cells], table, neox=neox))
+def rotate_cells(cells: I32, table: F32, buffer: Storage, *, neox: bool, block: int) -> Storage:
+    turned = rope(hadamard(buffer.rows[cells], block=block), table, neox=neox)
+    buffer.write(cells, hadamard(turned, block=block))
     return buffer
 
 

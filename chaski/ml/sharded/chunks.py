@@ -37,7 +37,7 @@ _BY_ROW = frozenset(
         ),
         *("position_scale", "scale_rows", "add_vector", "multiply_vector", "rms", "gaussian_top_k", "slice"),
         *("concat", "top_k", "router", "scale_experts", "adapt"),
-        *("store", "stored", "attention", "attention_by_distance"),
+        *("hadamard", "store", "stored", "attention", "attention_by_distance"),
     }
 )
 # The index of attention's operand that lists cells, which are not rows of the batch.

@@ -196,6 +196,7 @@ _RULES: Mapping[str, Rule] = {
     "rms_norm": _but_the_last,
     "layer_norm": _but_the_last,
     "rope": _but_the_last,
+    "hadamard": _but_the_last,
     "slice": _but_the_last,
     "scale_rows": _same,
     "rows": _same,

@@ -121,7 +121,7 @@ def load(
     num_batch     tokens that are computed at once; prompts are computed in chunks of this size. A model
                   whose tokens all see each other computes 512, or a whole context, unless another is given
     kv_type       element type of keys and values: f32, f16, bf16, i16 (integers with a scale for each head of
-                  a token), q8_0 or q4_0, or two as keys:values; i16 by default, f32 for an f32 model
+                  a token), q8_0, q4_0 or q3_0, or two as keys:values; i16 by default, f32 for an f32 model
     flash_attention  attention takes the history chunk by chunk (the default), or computes all scores first
     prompt_cache  a prompt takes over what was computed for an earlier one that begins like it, also before
                   the model was loaded; `"memory"` keeps nothing on disk, False takes over nothing

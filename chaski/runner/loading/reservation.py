@@ -217,7 +217,7 @@ def _encoder_type(types: KVTypes, backend: Backend, file: GGUFFile) -> DType:
 
 def check_form(types: KVTypes, flash: bool) -> None:
     """Raise OptionError for quantized keys and values without fused attention, which alone reads them."""
-    quantized = [dtype.value for dtype in (types.keys, types.values) if dtype in (DType.Q8_0, DType.Q4_0)]
+    quantized = [dtype.value for dtype in (types.keys, types.values) if dtype.is_in_blocks]
     if quantized and not flash:
         raise OptionError(
             f"keys and values of type {quantized[0]} need flash attention, which is switched off: remove "

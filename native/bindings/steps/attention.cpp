@@ -6,6 +6,7 @@
 #include "../../steps/cells.h"
 #include "../../steps/choose.h"
 #include "../../steps/entries.h"
+#include "hadamard.h"
 #include "steps.h"
 
 namespace nb = nanobind;
@@ -40,6 +41,19 @@ void add_rope(PlanBuilder& plan, int dim, std::int64_t heads, std::int64_t size,
                          plan.floats(x, dim, heads * size), plan.floats(y, dim, heads * size)));
 }
 
+// Throws unless `block` is a power of two that divides heads of `size` elements.
+void check_hadamard(std::int64_t size, std::int64_t block) {
+    require(block >= kLeastHadamard && (block & (block - 1)) == 0 && size > 0 && size % block == 0,
+            "hadamard: heads are not whole blocks of a power of two");
+}
+
+void add_hadamard(PlanBuilder& plan, int dim, std::int64_t width, std::int64_t block, std::size_t x,
+                  std::size_t y) {
+    check_hadamard(width, block);
+    plan.add(
+        hadamard_rows(plan.ops(), dim, width, block, plan.floats(x, dim, width), plan.floats(y, dim, width)));
+}
+
 void add_store(PlanBuilder& plan, int dim, std::size_t x, std::size_t cells, const OwnedStorage& target) {
     const KVStorage& storage = plan.held(target);
     plan.add(std::make_unique<StoreStep>(plan.ops(), dim, plan.floats(x, dim, storage.heads * storage.size),
@@ -47,10 +61,12 @@ void add_store(PlanBuilder& plan, int dim, std::size_t x, std::size_t cells, con
 }
 
 void add_rotate_cells(PlanBuilder& plan, int dim, std::size_t cells, std::int64_t pairs, bool neox,
-                      std::size_t table, const OwnedStorage& target) {
+                      std::int64_t block, std::size_t table, const OwnedStorage& target) {
     const KVStorage& storage = plan.held(target);
+    if (block != 1) check_hadamard(storage.size, block);
     plan.add(std::make_unique<KeyShiftStep>(plan.ops(), dim, plan.indices(cells, dim),
-                                            rope_rows(plan, dim, pairs, neox, table, storage.size), storage));
+                                            rope_rows(plan, dim, pairs, neox, table, storage.size), block,
+                                            storage));
 }
 
 // Returns the number of the tiles, for `attention`.
@@ -221,8 +237,9 @@ void bind_attention(nb::module_& m, nb::class_<PlanBuilder>& plan) {
     plan.def("rope_table", &add_rope_table, "dim"_a, "positions"_a, "width"_a, "frequencies"_a, "axes"_a,
              "magnitude"_a, "block"_a, "table"_a)
         .def("rope", &add_rope, "dim"_a, "heads"_a, "size"_a, "pairs"_a, "neox"_a, "x"_a, "table"_a, "y"_a)
+        .def("hadamard", &add_hadamard, "dim"_a, "width"_a, "block"_a, "x"_a, "y"_a)
         .def("store", &add_store, "dim"_a, "x"_a, "cells"_a, "target"_a)
-        .def("rotate_cells", &add_rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "neox"_a, "table"_a,
+        .def("rotate_cells", &add_rotate_cells, "dim"_a, "cells"_a, "pairs"_a, "neox"_a, "block"_a, "table"_a,
              "target"_a)
         .def("tiles", &add_tiles, "tokens"_a, "history"_a, "spans"_a, "group"_a, "is_plain"_a)
         .def("attention", &add_attention, "dim"_a, "history"_a, "heads"_a, "value_size"_a, "scale"_a, "cap"_a,

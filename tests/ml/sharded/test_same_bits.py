@@ -77,6 +77,16 @@ def test_architectures(
     assert found == expected
 
 
+@pytest.mark.parametrize("kv_type", ["q4_0", "q3_0"])
+@pytest.mark.parametrize("split", ["layers", "rows"])
+def test_rotated_keys(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, split: str, kv_type: str) -> None:
+    monkeypatch.setenv("OLLAMA_KV_CACHE_TYPE", kv_type)
+    path = ARCHITECTURES / "gemma3.gguf"
+    expected = computed(path, "cpu", 60)
+    nodes.use(monkeypatch, split, 2)
+    assert computed(path, None, 60) == expected
+
+
 @pytest.mark.parametrize(
     ("name", "shares"),
     [

@@ -12,6 +12,7 @@ __all__ = [
     "choose_cells",
     "chosen_attention",
     "entry_attention",
+    "hadamard",
     "rope",
     "rope_table",
     "rotate_cells",
@@ -50,6 +51,10 @@ def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
     )
 
 
+def hadamard(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    lowering.compute(node, {"x": x}, lowering.reuse_or_new(node, x), width=width(node), **node.attributes)
+
+
 def store(lowering: Lowering, node: Tensor, x: Tensor, cells: Tensor, target: KVBuffer) -> None:
     lowering.check(cells, target.cells)
     lowering.call("store", {"x": x, "cells": cells}, {"target": target}, dim=lowering.dim(x))
@@ -67,7 +72,7 @@ def rotate_cells(lowering: Lowering, node: Tensor, cells: Tensor, table: Tensor,
         {"target": target},
         dim=lowering.dim(cells),
         pairs=table.shape[2],
-        neox=node.attributes["neox"],
+        **node.attributes,
     )
 
 

@@ -14,7 +14,7 @@ __all__ = ["OPERATIONS", "lower"]
 
 _NAMED: tuple[Callable[..., None], ...] = (
     *(attention.rope_table, attention.rope, attention.store, attention.stored, attention.rotate_cells),
-    *(attention.attention, attention.attention_by_distance),
+    *(attention.hadamard, attention.attention, attention.attention_by_distance),
     *(elements.scale_heads, elements.head_sums),
     *(attention.choose_cells, attention.chosen_attention, attention.entry_attention),
     *(elements.mix_streams, elements.sinkhorn, recurrent.pooling),

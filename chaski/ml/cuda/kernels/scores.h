@@ -79,6 +79,14 @@ CHASKI_INLINE void load_queries(const Attention& a, const Rows& rows, Queries& w
     barrier();
 }
 
+// Codes 4 i to 4 i + 3 of a block of keys, whose units of four bytes are `lines`.
+CHASKI_INLINE uint32_t codes_of(const uint32_t* lines, int i) {
+    if constexpr (kKeys == DType::Q8_0) return lines[i * kLanes];
+    if constexpr (kKeys == DType::Q4_0) return lines[i % 4 * kLanes] >> i / 4 * 4 & 0x0f0f0f0fu;
+    const auto bits = [&](int n) { return lines[n * kLanes] >> i & 0x01010101u; };
+    return bits(0) | bits(1) << 1 | bits(2) << 2;
+}
+
 // Computes scores[row] for the key in a cell.
 CHASKI_INLINE void score(const Attention& a, int64_t kv_head, int64_t cell, const Queries& w,
                          float (&scores)[kRows]) {
@@ -104,7 +112,7 @@ CHASKI_INLINE void score(const Attention& a, int64_t kv_head, int64_t cell, cons
             scores[r] = static_cast<float>(sums[r]) * (scale * w.query_scales[r]);
         }
     } else if constexpr (kBlockKeys) {
-        constexpr int kOffset = kKeys == DType::Q8_0 ? 128 : 8;
+        constexpr int kOffset = kKeys == DType::Q8_0 ? 128 : kKeys == DType::Q4_0 ? 8 : 4;
         for (float& s : scores) s = 0.0f;
         const auto* lines = reinterpret_cast<const uint32_t*>(keys.lane_of(kv_head, cell));
         for (int block = 0; block < kSize / 32; ++block, lines += kLanes * keys.kBlockBytes / 4) {
@@ -112,9 +120,7 @@ CHASKI_INLINE void score(const Attention& a, int64_t kv_head, int64_t cell, cons
             int32_t sums[kRows] = {};
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
-                const uint32_t codes = kKeys == DType::Q8_0
-                                           ? lines[i * kLanes]
-                                           : lines[i % 4 * kLanes] >> i / 4 * 4 & 0x0f0f0f0fu;
+                const uint32_t codes = codes_of(lines, i);
                 for (int r = 0; r < kRows; ++r) {
                     const int32_t q =
                         reinterpret_cast<const int32_t*>(w.queries.blocks.values[r])[8 * block + i];

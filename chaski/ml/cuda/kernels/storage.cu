@@ -1,5 +1,6 @@
 // Writes the cells of keys and values (CHASKI_KEYS, CHASKI_VALUES), and rotates and moves cells of one type
-// (CHASKI_STORED).
+// (CHASKI_STORED, whose heads are rotated in blocks of CHASKI_ROTATED elements if it is defined).
+#include "rotation.h"
 #include "storage.h"
 
 namespace chaski::CHASKI_ISA {
@@ -22,10 +23,12 @@ CHASKI_INLINE void write_head(const Storage& storage, int64_t head, int64_t cell
         if (exists && lane() == 0) to.scales(head)[cell] = scale;
     } else if constexpr (StorageOf<T>::kInBlocks) {
         for (int64_t first = 0; first < storage.size; first += 32) {
-            const Encoded block = T == DType::Q8_0 ? encode_q8_0(x, first) : encode_q4_0(x, first);
+            const Encoded block = encode_block<T>(x, first);
             if (!exists) continue;
             const int64_t at = first / 32 * StorageOf<T>::kBlockBytes;
-            *to.byte_of_row(head, cell, at + 2 + lane()) = to.flipped(block.low);
+            if (T != DType::Q3_0 || lane() < 12) {
+                *to.byte_of_row(head, cell, at + 2 + lane()) = to.flipped(block.low);
+            }
             if (T == DType::Q8_0) *to.byte_of_row(head, cell, at + 18 + lane()) = to.flipped(block.high);
             const uint16_t half = device::narrow_f16(block.d);
             if (lane() < 2) *to.byte_of_row(head, cell, at + lane()) = half >> 8 * lane() & 255;
@@ -168,6 +171,16 @@ struct RotateCells {
     Storage to;
 };
 
+// Rotates a head in shared memory. The rotation is its own inverse.
+CHASKI_INLINE void rotate_blocks(float* head, int64_t size) {
+#if defined(CHASKI_ROTATED)
+    for (int64_t first = 0; first < size; first += CHASKI_ROTATED) {
+        rotate_block<CHASKI_ROTATED>(head + first, true, head + first);
+    }
+    barrier();
+#endif
+}
+
 // Shared memory: a head for each group.
 CHASKI_KERNEL(rotate_cells, RotateCells) {
     const int64_t index = static_cast<int64_t>(blockIdx.x) * num_groups() + group();
@@ -178,19 +191,16 @@ CHASKI_KERNEL(rotate_cells, RotateCells) {
     const float* cos = a.table + token * 2 * a.pairs;
     const float* sin = cos + a.pairs;
     const int64_t step = a.neox ? 1 : 2, apart = a.neox ? a.pairs : 1;
-    if (exists) {
-        for (int64_t i = lane(); i < a.to.size - a.pairs; i += kLanes) {
-            if (i >= a.pairs) {
-                turned[i + a.pairs] = read_element<kType>(a.to, head, cell, i + a.pairs);
-                continue;
-            }
-            const float first = read_element<kType>(a.to, head, cell, step * i);
-            const float second = read_element<kType>(a.to, head, cell, step * i + apart);
-            turned[step * i] = first * cos[i] - second * sin[i];
-            turned[step * i + apart] = first * sin[i] + second * cos[i];
-        }
+    for (int64_t i = lane(); i < a.to.size; i += kLanes) turned[i] = read_element<kType>(a.to, head, cell, i);
+    barrier();
+    rotate_blocks(turned, a.to.size);
+    for (int64_t i = lane(); i < a.pairs; i += kLanes) {
+        const float first = turned[step * i], second = turned[step * i + apart];
+        turned[step * i] = first * cos[i] - second * sin[i];
+        turned[step * i + apart] = first * sin[i] + second * cos[i];
     }
     barrier();
+    rotate_blocks(turned, a.to.size);
     write_head<kType>(a.to, head, cell, exists, [&](int64_t i) { return turned[i]; });
 }
 

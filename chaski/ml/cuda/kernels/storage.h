@@ -5,8 +5,8 @@
 
 namespace chaski::CHASKI_ISA {
 
-// CHASKI_KEYS and CHASKI_VALUES are F32, F16 or BF16; Q8_0 or Q4_0, in blocks of 32 elements; or I16, which
-// has a scale for each cell.
+// CHASKI_KEYS and CHASKI_VALUES are F32, F16 or BF16; Q8_0, Q4_0 or Q3_0, in blocks of 32 elements; or I16,
+// which has a scale for each cell.
 struct Storage {
     uint8_t* data;
     int64_t cells;
@@ -65,6 +65,14 @@ struct StorageOf {
     // An element of a row in blocks.
     CHASKI_INLINE float decoded(int64_t head, int64_t cell, int64_t i) const {
         const int64_t block = i / 32, at = i % 32;
+        if constexpr (T == DType::Q3_0) {
+            int code = 0;
+            for (int n = 0; n < 3; ++n) {
+                const int64_t place = block * kBlockBytes + 2 + 4 * n + at % 4;
+                code |= (*byte_of_row(head, cell, place) >> at / 4 & 1) << n;
+            }
+            return static_cast<float>(code - 4) * block_scale(head, cell, block);
+        }
         const int64_t place = block * kBlockBytes + 2 + (T == DType::Q8_0 ? at : at % 16);
         const uint8_t byte = flipped(*byte_of_row(head, cell, place));
         const int code = T == DType::Q8_0 ? static_cast<int8_t>(byte) : (byte >> at / 16 * 4 & 15) - 8;
@@ -114,10 +122,14 @@ CHASKI_INLINE Encoded encode_q8_0(const Load& x, int64_t first) {
             static_cast<uint8_t>(level_of(own[1] * scale))};
 }
 
-// The first value of largest magnitude becomes level -8, whatever its sign.
-template <class Load>
-CHASKI_INLINE Encoded encode_q4_0(const Load& x, int64_t first) {
-    const float own[2] = {x(first + lane()), x(first + lane() + 16)};
+// The scale at which the first value of largest magnitude becomes level -extreme_level, whatever its sign,
+// and the codes of this lane's two values: levels from -lowest to lowest - 1, plus `lowest`.
+struct Levels {
+    float d;
+    int32_t codes[2];
+};
+
+CHASKI_INLINE Levels levels_of(const float (&own)[2], float extreme_level, float lowest) {
     float extreme = 0.0f;
     int place = 32;
     const auto take = [&](float v, int at) {
@@ -133,12 +145,41 @@ CHASKI_INLINE Encoded encode_q4_0(const Load& x, int64_t first) {
         const float other = device::from_thread(extreme, apart);
         take(other, device::from_thread(place, apart));
     }
-    const float d = extreme / -8.0f, scale = inverse_scale(d);
+    const float d = extreme / -extreme_level, scale = inverse_scale(d), last = 2 * lowest - 1;
     const auto code = [&](float v) {
-        const float level = v * scale + 8.5f;
-        return level > 0.0f ? level < 15.0f ? static_cast<int32_t>(level) : 15 : 0;
+        const float level = v * scale + (lowest + 0.5f);
+        return static_cast<int32_t>(level > 0.0f ? level < last ? level : last : 0.0f);
     };
-    return {d, static_cast<uint8_t>(code(own[0]) | code(own[1]) << 4), 0};
+    return {d, {code(own[0]), code(own[1])}};
+}
+
+template <class Load>
+CHASKI_INLINE Encoded encode_q4_0(const Load& x, int64_t first) {
+    const float own[2] = {x(first + lane()), x(first + lane() + 16)};
+    const Levels levels = levels_of(own, 8.0f, 8.0f);
+    return {levels.d, static_cast<uint8_t>(levels.codes[0] | levels.codes[1] << 4), 0};
+}
+
+// `low` is byte l of the three units, for lanes l below 12.
+template <class Load>
+CHASKI_INLINE Encoded encode_q3_0(const Load& x, int64_t first) {
+    const float own[2] = {x(first + lane()), x(first + lane() + 16)};
+    const Levels levels = levels_of(own, 4.2f, 4.0f);
+    uint32_t found = 0;
+    for (int n = 0; n < 3; ++n) {
+        const uint32_t bits = (levels.codes[0] >> n & 1) | (levels.codes[1] >> n & 1) << 4;
+        const uint32_t unit = over_lanes(bits << (lane() % 4 * 8 + lane() / 4),
+                                         [](uint32_t v, uint32_t other) { return v | other; });
+        if (lane() / 4 == n) found = unit >> lane() % 4 * 8;
+    }
+    return {levels.d, static_cast<uint8_t>(found), 0};
+}
+
+template <DType T, class Load>
+CHASKI_INLINE Encoded encode_block(const Load& x, int64_t first) {
+    if constexpr (T == DType::Q8_0) return encode_q8_0(x, first);
+    if constexpr (T == DType::Q4_0) return encode_q4_0(x, first);
+    return encode_q3_0(x, first);
 }
 
 template <DType T>

@@ -32,12 +32,12 @@ from chaski.ml.cuda.operations.seen import (
     tiles_of_tokens,
 )
 from chaski.ml.cuda.storage import KVStorage
-from chaski.ml.graph import Dim, DType, KVBuffer, KVRole, Tensor, Weight
+from chaski.ml.graph import Dim, DType, KVBuffer, KVRole, Tensor, Weight, width
 from chaski.ml.rounding import BLOCK, SUPER_BLOCK
 
 __all__ = [
     *("attention", "attention_by_distance", "choose_cells", "chosen_attention", "entry_attention"),
-    *("rope", "rotate_cells", "store", "stored"),
+    *("hadamard", "rope", "rotate_cells", "store", "stored"),
 ]
 
 # Queries of a thread block that reads a whole history, without tensor instructions and with them: the largest
@@ -65,6 +65,17 @@ def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
         )
 
     lowering.wait_with(node, emit)
+
+
+def hadamard(lowering: Lowering, node: Tensor, x: Tensor) -> None:
+    block, dim = node.attributes["block"], lowering.dim(node)
+    blocks = width(node) // block
+    program = Program("hadamard", (("CHASKI_BLOCK", block),))
+
+    def choose(sizes: Sizes) -> Kernel:
+        return Kernel(program, "hadamard", (-(-sizes[dim] * blocks // 8), 1, 1), 128)
+
+    lowering.step(choose, x, lowering.count(node), blocks, lowering.new(node))
 
 
 def store(lowering: Lowering, node: Tensor, x: Tensor, cells: Tensor, buffer: KVBuffer) -> None:
@@ -167,10 +178,12 @@ def stored(lowering: Lowering, node: Tensor, buffer: KVBuffer) -> None:
 def rotate_cells(lowering: Lowering, node: Tensor, cells: Tensor, table: Tensor, buffer: KVBuffer) -> None:
     lowering.check(cells, buffer.cells)
     storage, dim = KVStorage.of(buffer), lowering.dim(cells)
+    rotated = (("CHASKI_ROTATED", buffer.rotated),) if buffer.rotated > 1 else ()
+    program = Program(storage.program.file, (*storage.program.defines, *rotated))
 
     def choose(sizes: Sizes) -> Kernel:
         grid = (-(-sizes[dim] * buffer.heads // 8), 1, 1)
-        return Kernel(storage.program, "rotate_cells", grid, 128, 4 * 8 * buffer.size)
+        return Kernel(program, "rotate_cells", grid, 128, 4 * 8 * buffer.size)
 
     neox = int(node.attributes["neox"])
     lowering.step(choose, cells, lowering.count(cells), table, table.shape[2], neox, storage)

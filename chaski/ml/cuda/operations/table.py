@@ -27,7 +27,14 @@ HOST_OPERATIONS = ("rope_table", "position_scale")
 
 _NAMED: tuple[Callable[..., None], ...] = (
     adapters.adapt,
-    *(attention.rope, attention.store, attention.stored, attention.rotate_cells, attention.attention),
+    *(
+        attention.hadamard,
+        attention.rope,
+        attention.store,
+        attention.stored,
+        attention.rotate_cells,
+        attention.attention,
+    ),
     *(attention.attention_by_distance, attention.choose_cells, attention.chosen_attention),
     attention.entry_attention,
     *(elements.rms_norm, elements.layer_norm, elements.scale_rows, elements.scale_heads, elements.rms),
