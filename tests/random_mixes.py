@@ -64,8 +64,8 @@ class Model:
     """A model of the mixes: its file or its writer, and the features that requests can use.
 
     `pictures` makes the image of a number. `draft` writes an attached draft, which requests alone do not use.
-    `spells_json`: the vocabulary contains the characters of JSON. `expert_memory`: others than requests alone read
-    experts from the file.
+    `spells_json`: the vocabulary contains the characters of JSON. `expert_memory`: others than requests alone
+    read experts from the file.
     """
 
     name: str
