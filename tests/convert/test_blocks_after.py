@@ -61,6 +61,56 @@ def test_all_blocks_of_qwen_share_what_is_outside_of_their_layers(tmp_path: Path
     assert same == {f"nextn.{name}.weight" for name in ("eh_proj", "enorm", "hnorm", "shared_head_norm")}
 
 
+def block_of(family: str, layers: int, tensors: dict[str, list[int]], size: int) -> dict[str, list[int]]:
+    """Return the tensors of a block as published checkpoints name them, with the shapes of layers."""
+    outside = {"enorm": [size], "hnorm": [size], "eh_proj": [size, 2 * size], "shared_head.norm": [size]}
+    prefix = f"model.layers.{layers}."
+    sources = {f"model.layers.{layers - 1}.": prefix}
+    if family == "exaone4":
+        names = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
+        outside = dict(zip(names, outside.values(), strict=True))
+        prefix, sources = "mtp.", {f"model.layers.{layers - 1}.": "mtp.layers.0."}
+    if family == "nemotron_h_moe":
+        outside["final"] = outside.pop("shared_head.norm")
+        stem = next(name for name in tensors if "layers.2." in name).partition("layers.")[0]
+        prefix = "mtp.layers.0."
+        sources = {f"{stem}layers.2.": prefix, f"{stem}layers.3.": "mtp.layers.1."}
+    found = {f"{prefix}{name}.weight": shape for name, shape in outside.items()}
+    if family == "nemotron_h_moe":
+        found["mtp.layers.1.final_layernorm.weight"] = found.pop(f"{prefix}final.weight")
+    for old, new in sources.items():
+        found |= {name.replace(old, new): each for name, each in tensors.items() if name.startswith(old)}
+    return found
+
+
+@pytest.mark.parametrize(
+    "variant",
+    ["deepseek32/yarn", "exaone4/small", "glm4/usual", "glm_dsa/own", "nemotron_h_moe/usual"],
+)
+def test_blocks_without_a_fixture_propose(tmp_path: Path, variant: str) -> None:
+    known = expected(variant)
+    config = known["config"] | {"num_nextn_predict_layers": 1}
+    family, layers = variant.partition("/")[0], 5 if variant.startswith("nemotron") else None
+    layers = layers or config["num_hidden_layers"]
+    more = block_of(family, layers, known["tensors"], config["hidden_size"])
+    folder = checkpoint(tmp_path / "more", config, known["tensors"] | more, known["seed"])
+    convert(folder, tmp_path / "more.gguf", "F32")
+    with open_gguf(tmp_path / "more.gguf") as file:
+        block = f"blk.{layers}.nextn."
+        names = {name.removeprefix(block) for name in file.tensors if name.startswith(block)}
+    assert names == {f"{name}.weight" for name in ("eh_proj", "enorm", "hnorm", "shared_head_norm")}
+    found = []
+    for path, most in ((converted(variant), 0), (tmp_path / "more.gguf", 4)):
+        with chaski.load(path, context=128, threads=1) as model:
+            found.append(
+                model.generate(
+                    [7, 9, 11, 8], temperature=0, num_predict=12, ignore_eos=True, draft_num_predict=most
+                )
+            )
+    assert found[0].token_ids == found[1].token_ids
+    assert found[1].done.proposed_tokens > 0
+
+
 def test_a_checkpoint_that_lost_its_blocks_gets_none(tmp_path: Path) -> None:
     """Those that transformers saves have lost them, and their configurations still count them."""
     known = expected("glm4moe/usual")

@@ -7,10 +7,10 @@ from chaski.convert.derived import Specials, derived_family, rotated_heads
 from chaski.convert.metadata import Metadata, head_size
 from chaski.convert.state_space import mamba2_specials
 
-__all__ = ["CHECKPOINTS", "FAMILY", "kinds", "metadata", "module_of", "special"]
+__all__ = ["ATTENDS", "CHECKPOINTS", "FAMILY", "kinds", "metadata", "module_of", "special"]
 
 _ANY_LENGTH = 1 << 20  # without a rope there is no longest context
-_MAMBA, _ATTENDS = ("linear_attention", "mamba", "M"), ("full_attention", "attention", "*")
+_MAMBA, ATTENDS = ("linear_attention", "mamba", "M"), ("full_attention", "attention", "*")
 
 
 def module_of(config: Config) -> str:
@@ -22,7 +22,7 @@ def kinds(config: Config) -> list[str]:
     """Return a letter for each layer: M for Mamba, * for attention, - for another."""
     stated = config.list("layers_block_type", str) or config.list("layer_types", str)
     pattern = stated or list(config.get("hybrid_override_pattern", str))
-    return ["M" if kind in _MAMBA else "*" if kind in _ATTENDS else "-" for kind in pattern]
+    return ["M" if kind in _MAMBA else "*" if kind in ATTENDS else "-" for kind in pattern]
 
 
 def metadata(config: Config, size: str = "intermediate_size") -> Metadata:

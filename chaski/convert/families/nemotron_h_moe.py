@@ -34,7 +34,7 @@ def _has_block(config: Config) -> bool:
     """Return whether there is one block of one layer that attends and one of experts."""
     pattern = config.get("mtp_hybrid_override_pattern", str, "")
     kinds = config.list("mtp_layers_block_type", str) or list(pattern or "*E")
-    return num_blocks(config) == 1 and [kind in ("*", "attention") for kind in kinds] == [True, False]
+    return num_blocks(config) == 1 and [kind in nemotron_h.ATTENDS for kind in kinds] == [True, False]
 
 
 def _with_block(entries: Metadata, config: Config) -> Metadata:

@@ -1,0 +1,147 @@
+"""The proposals of blocks for multi-token prediction against layers of transformers; needs torch.
+
+The oracle computes the block of all tokens from the beginning, in float64: norms of embeddings and of the
+model's normalized states, a product of both, a layer of transformers, a norm, and the model's output layer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.convert.convert import convert
+from chaski.model.proposing import ProposingProgram
+from chaski.runner.speculation.ngram import NgramSpeculator
+from chaski.runner.speculation.speculator import PayingLength
+from tests.convert.test_blocks_after import block_of
+from tests.families import checkpoint, expected
+
+torch: Any = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.oracle
+
+PROMPT = np.random.default_rng(2).integers(5, 290, 20).tolist()
+
+
+def block_tensors(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    found: dict[str, Any] = load_file(folder / "model.safetensors")
+    return {name: each.double() for name, each in found.items()}
+
+
+class Oracle:
+    """A checkpoint of one block, as transformers computes it."""
+
+    def __init__(self, folder: Path, family: str, layers: int) -> None:
+        from transformers import AutoModelForCausalLM
+
+        torch.set_default_dtype(torch.float64)
+        try:
+            self._model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float64, experts_implementation="eager"
+            ).eval()
+            self._base = self._model.get_decoder()
+            weights = block_tensors(folder)
+            self._parts = self._layers(weights, family, layers)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    def _layers(self, weights: dict[str, Any], family: str, layers: int) -> list[Any]:
+        """Return the layers of the block, and note the tensors outside of them."""
+        prefix, sources = f"model.layers.{layers}.", [(layers - 1, f"model.layers.{layers}.")]
+        names = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+        if family == "exaone4":
+            prefix, sources = "mtp.", [(0, "mtp.layers.0.")]
+            names = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
+        if family == "nemotron_h_moe":
+            prefix, sources = "mtp.layers.", [(2, "mtp.layers.0."), (3, "mtp.layers.1.")]
+            names = ("0.enorm", "0.hnorm", "0.eh_proj", "1.final_layernorm")
+        self._outside = [weights[f"{prefix}{name}.weight"] for name in names]
+        return [self._filled(index, source, weights) for index, source in sources]
+
+    def _filled(self, index: int, prefix: str, weights: dict[str, Any]) -> Any:
+        """Return a copy of layer `index` with the weights of a layer of the block."""
+        import copy
+
+        layer = copy.deepcopy(self._base.layers[index])
+        own = {name.removeprefix(prefix): each for name, each in weights.items() if name.startswith(prefix)}
+        state = layer.state_dict()
+        for name in state:
+            if name in own:
+                state[name] = own[name]
+            elif "experts" in name:
+                part = name.rpartition(".")[2]
+                state[name] = torch.stack(
+                    [own[f"mixer.experts.{each}.{part}.weight"] for each in range(len(state[name]))]
+                )
+            else:
+                raise AssertionError(name)
+        layer.load_state_dict(state)
+        return layer
+
+    def proposed(self, tokens: list[int], count: int) -> list[int]:
+        """Return the tokens that the block proposes after these."""
+        enorm, hnorm, join, norm = self._outside
+        eps = getattr(self._model.config, "rms_norm_eps", None) or self._model.config.layer_norm_epsilon
+
+        def normed(x: Any, weight: Any) -> Any:
+            return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
+
+        found = list(tokens)
+        with torch.no_grad():
+            states = self._base(torch.tensor([tokens[:-1]])).last_hidden_state
+            for _ in range(count):
+                embedded = self._base.get_input_embeddings()(torch.tensor([found[1:]]))
+                x = torch.cat([normed(embedded, enorm), normed(states, hnorm)], -1) @ join.T
+                for layer in self._parts:
+                    x = self._run(layer, x)
+                x = normed(x, norm)
+                found.append(int(self._model.lm_head(x[:, -1]).argmax()))
+                states = torch.cat([states, x[:, -1:]], 1)
+        return found[len(tokens) :]
+
+    def _run(self, layer: Any, x: Any) -> Any:
+        places = torch.arange(1, x.shape[1] + 1)[None]
+        more: dict[str, Any] = {}
+        if (rotary := getattr(self._base, "rotary_emb", None)) is not None:
+            more["position_embeddings"] = rotary(x, position_ids=places)
+        y = layer(x, attention_mask=None, position_ids=places, **more)
+        return y[0] if isinstance(y, tuple) else y
+
+
+@pytest.mark.parametrize("variant", ["exaone4/small", "glm4/usual", "nemotron_h_moe/usual"])
+def test_a_block_proposes_as_transformers_computes(
+    tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, family = expected(variant), variant.partition("/")[0]
+    config = known["config"] | {"num_nextn_predict_layers": 1}
+    layers = config["num_hidden_layers"]
+    more = block_of(family, layers, known["tensors"], config["hidden_size"])
+    folder = checkpoint(tmp_path / "more", config, known["tensors"] | more, known["seed"])
+    convert(folder, tmp_path / "more.gguf", "F32")
+    oracle = Oracle(folder, family, layers)
+    monkeypatch.setattr(NgramSpeculator, "propose", lambda self: [])
+    monkeypatch.setattr(PayingLength, "current", lambda *arguments: 2)
+    asked = list[Any]()
+    propose = ProposingProgram.propose
+
+    def recording(self: ProposingProgram, requests: Any) -> None:
+        propose(self, requests)
+        asked.extend((each.position, list(each.proposed)) for each in requests)
+
+    monkeypatch.setattr(ProposingProgram, "propose", recording)
+    with chaski.load(tmp_path / "more.gguf", context=128, kv_type="f32", threads=1) as model:
+        answer = model.generate(PROMPT, temperature=0, num_predict=12, ignore_eos=True)
+    text = [*PROMPT, *answer.token_ids]
+    assert len(asked) > 5
+    wrong = [
+        (tokens, wanted)
+        for position, tokens in asked
+        if (wanted := oracle.proposed(text[: position + 1], len(tokens))) != tokens
+    ]
+    assert len(wrong) <= 1, wrong  # activations are rounded to eight bits, so nearly equal logits may differ
