@@ -21,12 +21,15 @@ from chaski.ml.backend import (
     Options,
     Override,
 )
+from chaski.ml.graph import Weight
 from chaski.ml.performance_model import Machine
 from chaski.ml.rates import DeviceRates
 from chaski.names import AUTO
 
 if TYPE_CHECKING:
+    from chaski.formats.gguf import TensorInfo
     from chaski.formats.quant import QuantType
+    from chaski.ml.sharded.layers import LayerSplit
     from chaski.ml.sharded.serving import MemberServer
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "open_together",
     "processor_rates",
     "serve_member",
+    "split_layers",
     "usual_backend",
     "usual_gpus",
 ]
@@ -103,6 +107,28 @@ def open_together(
     from chaski.ml.sharded import open_here
 
     return open_here(devices, options, name, split, shares, behind_first, overrides)
+
+
+def split_layers(
+    tensors: Mapping[str, TensorInfo],
+    memory: Sequence[int],
+    shares: Sequence[float] | None,
+    behind_first: int | None = None,
+    overrides: Sequence[tuple[str, int]] = (),
+) -> LayerSplit:
+    """Return the layers of devices with this free memory in bytes, as `open_together` divides them.
+
+    `overrides` are patterns of names with the number of a device; the others are as there.
+    """
+    from chaski.ml.sharded.layers import LayerSplit
+    from chaski.ml.sharded.shares import usual_shares
+
+    if shares is None:
+        num_bytes = sum(info.nbytes for info in tensors.values())
+        shares = usual_shares(num_bytes, memory, [None] * len(memory))
+    split = LayerSplit(shares, behind_first, overrides)
+    split.place([(Weight(info.shape, name=name), info) for name, info in tensors.items()])
+    return split
 
 
 def _module(name: str) -> Any:

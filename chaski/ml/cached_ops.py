@@ -115,7 +115,9 @@ def hadamard(x: Tensor, block: int) -> Tensor:
     """
     if block == 1:
         return x
-    require(len(x.shape) == 3 and x.shape[2] % block == 0, "hadamard", x.shape, block)
+    size = x.shape[-1]
+    is_whole = len(x.shape) == 3 and isinstance(size, int) and size % block == 0
+    require(is_whole, "hadamard", x.shape, block)
     return x.graph.record("hadamard", (x,), x.shape, block=block)
 
 

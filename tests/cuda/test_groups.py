@@ -11,7 +11,8 @@ from chaski.ml import ops
 from chaski.ml.graph import DType, Tensor
 from chaski.ml.moe_ops import Gating, RouteTable, router
 from tests.cuda.devices import BACKENDS
-from tests.cuda.test_same_bits import Weights, assert_same, uniform, write
+from tests.cuda.test_same_bits import Weights, assert_same, write
+from tests.ml.both_backends import uniform
 from tests.ml.test_entry_attention import Attending
 from tests.ml.test_pooling import COUNT, GROUPS, Pooling
 

@@ -120,7 +120,7 @@ def rewritten(source: Path, target: Path, **keys: int) -> Path:
     with open_gguf(source) as file:
         changed = {f"clip.vision.{key.replace('__', '.')}": value for key, value in keys.items()}
         assert changed.keys() <= file.metadata.keys()
-        write_gguf(target, dict(file.metadata) | changed, all_tensors(file))
+        write_gguf(target, {**file.metadata, **changed}, all_tensors(file))
     return target
 
 

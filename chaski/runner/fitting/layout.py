@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from chaski.formats.gguf import GGUFFile
+from chaski.ml import split_layers
 from chaski.ml.backend import HOST, GPUOptions
-from chaski.ml.graph import Weight
-from chaski.ml.sharded.layers import LayerSplit
-from chaski.ml.sharded.shares import usual_shares
 from chaski.runner.fitting.work import Work
 
 __all__ = ["Layout"]
@@ -37,8 +35,7 @@ class Layout(Struct, frozen=True):
         assert place is not None
         if place.split != "layers":
             return None
-        split = LayerSplit(*_split(file, place, devices, available))
-        split.place([(Weight(info.shape, name=name), info) for name, info in file.tensors.items()])
+        split = split_layers(file.tensors, [available[name] for name in devices], *_split(place, devices))
         return cls(
             {name: devices[split.member_of(name)] for name in file.tensors},
             [devices[split.member_of_layer(layer)] for layer in range(len(work.contexts))],
@@ -81,16 +78,11 @@ class Layout(Struct, frozen=True):
 
 
 def _split(
-    file: GGUFFile, place: GPUOptions, devices: Sequence[str], available: Mapping[str, int]
-) -> tuple[Sequence[float], int | None, Sequence[tuple[str, int]]]:
-    """Return the arguments of the split, as `chaski.ml.cuda.layout` and the sharded backend choose them."""
+    place: GPUOptions, devices: Sequence[str]
+) -> tuple[Sequence[float] | None, int | None, Sequence[tuple[str, int]]]:
+    """Return shares, trailing layers and overrides, as `chaski.ml.cuda.layout` chooses them."""
     is_on_cpu = HOST in devices
-    shares: Sequence[float]
-    if place.shares is None:
-        num_bytes = sum(info.nbytes for info in file.tensors.values())
-        shares = usual_shares(num_bytes, [available[name] for name in devices], [None] * len(devices))
-    else:
-        shares = (*([1.0] if is_on_cpu else ()), *place.shares)
+    shares = None if place.shares is None else (*([1.0] if is_on_cpu else ()), *place.shares)
     layers = sys.maxsize if place.layers is None and is_on_cpu else place.layers
     overrides = [(each.pattern, devices.index(each.device)) for each in place.overrides]
     return shares, layers, overrides

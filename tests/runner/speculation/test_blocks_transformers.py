@@ -22,15 +22,14 @@ from tests.families import checkpoint, expected
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+torch_files: Any = pytest.importorskip("safetensors.torch")
 pytestmark = pytest.mark.oracle
 
 PROMPT = np.random.default_rng(2).integers(5, 290, 20).tolist()
 
 
 def block_tensors(folder: Path) -> dict[str, Any]:
-    from safetensors.torch import load_file
-
-    found: dict[str, Any] = load_file(folder / "model.safetensors")
+    found: dict[str, Any] = torch_files.load_file(folder / "model.safetensors")
     return {name: each.double() for name, each in found.items()}
 
 
