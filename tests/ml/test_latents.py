@@ -45,12 +45,14 @@ def attender(
 @pytest.mark.parametrize(
     "dtype", [*FLOATS, DType.Q8_0, DType.Q4_0, DType.Q3_0], ids=lambda dtype: dtype.value
 )
-@pytest.mark.parametrize("value_size", [64, 80])
+@pytest.mark.parametrize("value_size", [32, 64, 80])
 def test_the_ends_of_keys_as_values_have_the_bits_of_stored_values(
     tmp_path: Path, isa: str, dtype: DType, value_size: int
 ) -> None:
     if dtype.is_in_blocks and value_size % 32:
         pytest.skip("such values are not whole blocks, so they cannot be stored by themselves")
+    if dtype in (DType.Q4_0, DType.Q3_0) and value_size == 64:
+        pytest.skip(f"heads of 64 elements are rotated in blocks of 64, those of {SIZE} in blocks of 32")
     k = normal(HISTORY, 1, SIZE)
     rows, spans = np.arange(40), causal(HISTORY, 40)
     for flash in (True, False) if dtype in FLOATS else (True,):
