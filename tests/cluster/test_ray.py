@@ -25,6 +25,10 @@ import pytest
 from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.connection import LOCAL, Cluster
 from chaski.errors import GGUFError, OutOfMemoryError
+from chaski.names import ModelName
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
 from tests.cluster.nodes import MARK, marked_processes
 from tests.tiny_llama import write_tiny_llama
 
@@ -74,11 +78,17 @@ def generate(url: str, **options: Any) -> str:
 
 @pytest.mark.long
 def test_a_server_lets_a_cluster_compute_and_its_replicas_may_die(tmp_path: Path) -> None:
+    tiny = Recipe(sources=[write_tiny_llama(tmp_path / "tiny.gguf")])
+    for _ in create(Store(tmp_path), ModelName.parse("tiny"), tiny):
+        pass
     with server(tmp_path, "--replicas", "2") as url:
         with pytest.raises(HTTPError, match="404"):
             ask(f"{url}/api/cluster/replace", {"model": "guide", "stream": False})
         first = generate(url, num_predict=30)
         replicas = wait_for_replicas(url, 2)
+        # Their cores are shared with other models.
+        assert ask(f"{url}/api/generate", {"model": "tiny", "prompt": "a", "stream": False})["done"]
+        ask(f"{url}/api/generate", {"model": "tiny", "keep_alive": 0})
         for replica in replicas:
             os.kill(replica["pid"], signal.SIGKILL)
             assert generate(url, num_predict=30) == first
