@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from chaski.formats.gguf import open_gguf
 from chaski.kvcache import KV_TYPES
 from chaski.runner.evaluation.chunks import Chunks
 from chaski.runner.evaluation.evaluation import BATCH_OUTPUTS, evaluate
@@ -30,19 +31,20 @@ __all__ = ["main"]
 REFERENCE = "f32"
 
 
-def loaded(opened: OpenedModel, context: int, kv_type: str) -> LLM:
+def loaded(file: Path, context: int, kv_type: str) -> LLM:
     """Load a model with keys and values of a type, or of two as keys:values."""
+    opened = OpenedModel.of(find_model(str(file)))
     asked = PartOptions(context=context, parallel=1, num_outputs=BATCH_OUTPUTS, kv_type=kv_type)
     return load_parts(ModelParts.of(opened, asked), opened.defaults, None, prompt_cache=False)
 
 
-def measured(opened: OpenedModel, chunks: Chunks, kv_type: str) -> tuple[Summary, int]:
+def measured(file: Path, chunks: Chunks, kv_type: str) -> tuple[Summary, int]:
     """Return how far the predictions are from those of the reference, and the bytes of a token."""
     records, sizes = Records(chunks.num_scored, None), []
 
     def load(stack: ExitStack) -> list[LLM]:
-        models = [stack.enter_context(loaded(opened, chunks.context, each)) for each in (kv_type, REFERENCE)]
-        sizes.append(models[0].memory().cache // chunks.context)
+        models = [stack.enter_context(loaded(file, chunks.context, each)) for each in (kv_type, REFERENCE)]
+        sizes.append(round(models[0].memory().cache / chunks.context))
         return models
 
     evaluate(load, chunks, len(chunks), records)
@@ -55,12 +57,12 @@ def measured(opened: OpenedModel, chunks: Chunks, kv_type: str) -> tuple[Summary
 @click.option("--type", "types", multiple=True, help="A type, or two as keys:values.  [default: all]")
 def main(file: Path, context: int, types: tuple[str, ...]) -> None:
     """Measure the types of keys and values of the model in FILE."""
-    opened = OpenedModel.of(find_model(str(file)))
-    chunks = Chunks.of(TEXT.read_text(), file_tokenizer(opened.file), context)
+    with open_gguf(file) as opened:
+        chunks = Chunks.of(TEXT.read_text(), file_tokenizer(opened), context)
     click.echo("| type | bytes of a token | perplexity | its change | divergence | same most likely token |")
     click.echo("|---|--:|--:|--:|--:|--:|")
     for kv_type in types or KV_TYPES:
-        summary, size = measured(opened, chunks, kv_type)
+        summary, size = measured(file, chunks, kv_type)
         comparison = summary.comparison
         assert comparison is not None
         click.echo(

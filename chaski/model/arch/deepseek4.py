@@ -180,7 +180,8 @@ def _without_blocks(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
 def _activation(file: GGUFFile, key: str, layer: int) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the SwiGLU of a layer, with bounds if the file has some."""
     limits = file.get(f"deepseek4.{key}", list[float], None)
-    limit = 0.0 if limits is None else float(limits[layer])
+    # A block for multi-token prediction that has no limit of its own takes that of the last layer.
+    limit = 0.0 if limits is None else float(limits[min(layer, len(limits) - 1)])
     return partial(_bounded_swiglu, limit=limit) if limit > 0 else ops.swiglu
 
 
