@@ -45,14 +45,15 @@ def check(name: str, host: Backend, record: Record) -> set[Kernel]:
     backend = CUDABackend(BackendOptions(), gpu, host)
     graph = Graph()
     graph.output("y", record(backend, graph))
-    return check_plan(CUDAPlan(graph, gpu, host), gpu.shared_memory, GPUS[name].architecture)
+    chosen = check_plan(CUDAPlan(graph, gpu, host), gpu.shared_memory, GPUS[name].architecture)
+    assert chosen
+    return chosen
 
 
 def check_plan(plan: CUDAPlan, shared_memory: int, architecture: str) -> set[Kernel]:
     """Check that a GPU can launch all kernels of a plan; return them."""
     every = (step.choose(sizes) for sizes in plan.all_sizes() for step in plan.steps)
     chosen = {kernel for kernel in every if kernel is not None}
-    assert chosen
     for kernel in chosen:
         assert kernel.shared <= shared_memory, kernel
         assert kernel.threads <= 1024, kernel
@@ -152,9 +153,9 @@ def test_all_kernels_of_families(variant: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(CUDABackend, "compile", known)
         monkeypatch.setenv("CHASKI_EMULATED_SHARED", str(gpu.shared >> 10))
         chaski.load(path, threads=1, context=128, backend=NAME).close()
-        assert plans
-        for plan in plans:
-            check_plan(plan, gpu.shared, gpu.architecture)
+        # Keys without positions need no kernel when they move.
+        chosen = [check_plan(plan, gpu.shared, gpu.architecture) for plan in plans]
+        assert any(chosen)
 
 
 @pytest.mark.long
