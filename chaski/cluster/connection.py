@@ -102,6 +102,7 @@ class Cluster:
     split    how nodes divide a model: by layers or rows
     gpus     of each replica, or of each of its nodes; None uses one GPU if the cluster has any that the
              environment's backend supports
+    models   number of models that share the cores of a node
 
     Raises ClusterError if Ray cannot be started or reached, and MissingPackageError if it is not installed.
     """
@@ -114,8 +115,10 @@ class Cluster:
         shards: tuple[int, int] = (1, 1),
         split: str = "layers",
         gpus: float | None = None,
+        models: int = 1,
     ) -> None:
         self._address = address
+        self._num_models = models
         self._bounds = bounds
         self._shards = shards
         self._split = split
@@ -134,13 +137,16 @@ class Cluster:
         self.key = new_key()
         self._process: _RayProcess
         self._connect()
-        self._threads = threads or min((node.cpus for node in self._nodes if node.cpus), default=1)
+        self._threads = threads or self._least_cores()
         self._thread = threading.Thread(target=self._follow, name="chaski-cluster", daemon=True)
         self._thread.start()
 
     def nodes(self) -> list[Node]:
         """Return the machines of the cluster, as of the last query to Ray."""
         return list(self._nodes)
+
+    def _least_cores(self) -> int:
+        return min((node.cpus for node in self._nodes if node.cpus), default=1)
 
     def problem(self) -> str | None:
         """Return why no model can be loaded now, or None. Replicas that run may still answer."""
@@ -175,6 +181,8 @@ class Cluster:
             shards=self._shards,
             split=self._split,
             gpus=_gpus(options) if self._gpus is None else self._gpus,
+            sharing=self._num_models,
+            per_node=max(1, self._least_cores() // options["threads"]),
         )
         self.deploy(made, self._bounds.least)
         return ClusterModel(ReplicaSet(_Members(self, made), self._bounds, progress=progress))

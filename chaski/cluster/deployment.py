@@ -286,10 +286,13 @@ class _Deployment:
 
     def _resources(self) -> Mapping[str, Any]:
         """Return the resources that Ray Serve reserves for a replica, with one bundle per node."""
-        cpus, memory = self._options.options["threads"], self._host_bytes(self._shards)
+        cpus, memory = self._options.reserved_cores, self._host_bytes(self._shards)
         if self._shards == 1:
             host = memory[0] or None if memory else None
-            return {"ray_actor_options": {"num_cpus": cpus, "num_gpus": self._gpus, "memory": host}}
+            return {
+                "ray_actor_options": {"num_cpus": cpus, "num_gpus": self._gpus, "memory": host},
+                "max_replicas_per_node": self._options.per_node,
+            }
         bundles: list[dict[str, float]] = [
             {"CPU": cpus, "GPU": self._gpus or 0, "memory": memory[index] if memory else 0}
             for index in range(self._shards)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from hashlib import blake2b
 from typing import Any
 
@@ -23,6 +24,8 @@ class ReplicaOptions(Struct, frozen=True):
     shards   minimum and maximum number of nodes that compute a replica together
     split    how nodes divide the model: by layers or rows
     gpus     GPUs of a replica, or of each of its nodes; None uses one if the cluster has any
+    sharing  models that share the cores of a node: each reserves its part, and computes with all of them
+    per_node maximum replicas of this model on a node
     leaving_seconds  time limit for running answers when a replica ends
     """
 
@@ -33,6 +36,8 @@ class ReplicaOptions(Struct, frozen=True):
     shards: tuple[int, int] = (1, 1)
     split: str = "layers"
     gpus: float | None = None
+    sharing: int = 1
+    per_node: int = 1
     leaving_seconds: float = 600.0
 
     @classmethod
@@ -42,10 +47,18 @@ class ReplicaOptions(Struct, frozen=True):
         return cls(**{**values, "files": files, "shards": tuple(values["shards"])})
 
     @property
+    def reserved_cores(self) -> float:
+        """The cores that Ray reserves on each node of a replica. Ray takes fractions only below 1."""
+        cores: float = self.options["threads"] / self.sharing
+        return cores if cores < 1 else math.floor(cores)
+
+    @property
     def model(self) -> str:
-        """The name of the model in the cluster, derived from all options.
+        """The name of the model in the cluster, derived from what its answers depend on.
 
         A restarted server thus finds its replicas.
         """
-        said = json.dumps(to_builtins(self), sort_keys=True).encode()
+        values = to_builtins(self)
+        del values["sharing"], values["per_node"]
+        said = json.dumps(values, sort_keys=True).encode()
         return f"chaski-{blake2b(said, digest_size=8).hexdigest()}"

@@ -71,6 +71,7 @@ def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
         settings.shards,
         settings.split,
         settings.gpus,
+        settings.max_loaded,
     )
     stack.callback(cluster.close)
     return cluster
