@@ -55,4 +55,6 @@ def limits_of(name: str, program: Program, architecture: str) -> tuple[int, int]
     """Return the most registers of a thread, and the most bytes that it spills."""
     tokens = int(dict(program.defines).get("CHASKI_TOKENS", 0))
     known = f"{name} {architecture}", name, f"{name} {1 if tokens == 1 else 8}", f"{name} 128"
-    return next(_LIMITS[each] for each in known if each in _LIMITS)
+    registers, spilled = next(_LIMITS[each] for each in known if each in _LIMITS)
+    # A multiprocessor of this architecture has 64 registers for each of its 1,024 threads.
+    return max(registers, 64) if architecture == "sm_75" else registers, spilled
