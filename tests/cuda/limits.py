@@ -45,7 +45,7 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
     "selective_scan": (80, 0),
     "generalized_delta": (80, 0),
     "matmul 8": (224, 0),
-    "matmul 8 sm_75": (255, 16),
+    "matmul 8 sm_75": (255, 128),
 }
 """Limits of a kernel's registers per thread and spilled bytes.
 
