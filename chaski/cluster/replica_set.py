@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 _ROUND = 0.5
 # Rounds between two queries of a replica's blocks.
 _BLOCK_ROUNDS = 4
-# Seconds for which a loading replica is missing in the directory before it counts as dead. A restarted
-# directory knows nobody for a second.
+# Seconds for which a loading replica is missing in the directory before it counts as dead. A directory that
+# was restarted is empty for a second.
 _MISSING = 4.0
 # Assumed speed until answers were measured.
 _FIRST_SPEED = Speed(prefill=300.0, answer_seconds=5.0)

@@ -87,19 +87,6 @@ class Fit(Struct, frozen=True):
         )
         return cls(estimate, kv_type, layout, prediction)
 
-    @property
-    def line(self) -> str:
-        """Where the model is, in a line; empty if all of it is in the memory of one device."""
-        needs, layout = self.estimate.needs, self.layout
-        in_files = sum(needs.in_files.values())
-        if layout is None or (len(needs.total) == 1 and not in_files):
-            return ""
-        devices = sorted({*layout.weights.values()}, key=lambda name: name != HOST)
-        parts = [f"{name}: {layout.contents(self.estimate.work, name)}" for name in devices]
-        if in_files:
-            parts.append(f"{in_files / 1e9:.2f} GB of weights are read from their file")
-        return "; ".join(parts)
-
 
 class Alternative(Struct, frozen=True):
     """Another size of a model, and in words what it changes and gains."""
