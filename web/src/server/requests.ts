@@ -74,7 +74,7 @@ function checked<T>(line: string): T {
 }
 
 async function problem(response: Response): Promise<string> {
-  const text = await response.text().catch(() => ""); // the connection broke behind the status
+  const text = await response.text().catch(() => ""); // the connection broke after the status
   try {
     const { error } = JSON.parse(text) as { error: string | { message: string } };
     return typeof error === "string" ? error : error.message;
