@@ -35,6 +35,7 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
     "attention_chunk": (128, 0),
     "rms_norm": (64, 0),
     "layer_norm": (64, 60),
+    "layer_norm sm_75": (64, 80),
     "attention": (128, 60),
     "entry_attention": (128, 60),
     "matmul_many 128": (128, 200),
@@ -44,6 +45,7 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
     "selective_scan": (80, 0),
     "generalized_delta": (80, 0),
     "matmul 8": (224, 0),
+    "matmul 8 sm_75": (255, 128),
 }
 """Limits of a kernel's registers per thread and spilled bytes.
 
@@ -54,10 +56,8 @@ that 16 warps fit. The numbers apply to the compiler that pyproject.toml names f
 def limits_of(name: str, program: Program, architecture: str) -> tuple[int, int]:
     """Return the most registers of a thread, and the most bytes that it spills."""
     tokens = int(dict(program.defines).get("CHASKI_TOKENS", 0))
-    known = f"{name} {architecture}", name, f"{name} {1 if tokens == 1 else 8}", f"{name} 128"
+    few = f"{name} {1 if tokens == 1 else 8}"
+    known = f"{name} {architecture}", f"{few} {architecture}", name, few, f"{name} 128"
     registers, spilled = next(_LIMITS[each] for each in known if each in _LIMITS)
-    if architecture != "sm_75":
-        return registers, spilled
-    # A multiprocessor has 64 registers for each of its 1,024 threads. Nothing was measured there, and without
-    # asynchronous copies kernels hold more; the bounds only tell of a kernel that goes wrong.
-    return min(max(64, 2 * registers), 255), spilled + 256
+    # A multiprocessor of this architecture has 64 registers for each of its 1,024 threads.
+    return max(registers, 64) if architecture == "sm_75" else registers, spilled

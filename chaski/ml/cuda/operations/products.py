@@ -224,6 +224,8 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
         ("CHASKI_UNIT", unit),
         *sharing.defines,
     )
+    if threads > 256:  # so that they fit the registers of a multiprocessor
+        defines = (*defines, ("CHASKI_BOUNDS", f"{threads},1"))
     each = max(1, min(2048 // threads, lowering.shared_memory // shared))
     blocks = -(-lowering.multiprocessors * each // sharing.groups)
     grid = (min(panels, blocks), -(-sharing.most // own), sharing.groups)
