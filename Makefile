@@ -154,11 +154,12 @@ links: .venv/documenting
 	$(BIN)/python -m sphinx --builder linkcheck docs build/links
 
 # Builds and checks a wheel for this Python. It installs without a compiler and runs with glibc 2.28 or newer.
+# It takes the objects that `.venv/developing` compiled.
 wheel: .venv/packaging
 	@echo "building a wheel for this Python, which takes a few minutes"
 	rm -rf build/wheels dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl && mkdir -p dist
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheels . \
-		--config-settings=build-dir=build/wheel --config-settings=cmake.define.CHASKI_PORTABLE_WHEEL=ON
+		$(addprefix --config-settings=cmake.define.,CHASKI_PORTABLE_WHEEL=ON CHASKI_THIS_PROCESSOR=OFF)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheels/*.whl
 	$(BIN)/auditwheel show dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
 	$(BIN)/python -m tools.check_packages dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
@@ -185,7 +186,7 @@ sbom: wheel
 	$(PIP) --python build/installation install dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
 	$(BIN)/cyclonedx-py environment --output-reproducible --output-format JSON \
 		--validate --output-file dist/chaski-sbom.json build/installation/bin/python
-	$(BIN)/python -m tools.compiled_in dist/chaski-sbom.json build/wheel
+	$(BIN)/python -m tools.compiled_in dist/chaski-sbom.json build/$(WHEEL_PYTHON)-*
 
 sdist: .venv/packaging
 	$(BIN)/python -m build --sdist --no-isolation --outdir dist .
@@ -209,12 +210,13 @@ clean:
 # `.venv/developing` compile all kernels.
 .venv/installed: .venv/building $(NATIVE)
 	@echo "compiling the native core; the log is build/core.log"
-	@$(BIN)/python -m tools.install CHASKI_THIS_PROCESSOR=ON
+	@$(BIN)/python -m tools.install CHASKI_THIS_PROCESSOR=ON CHASKI_PORTABLE_WHEEL=OFF
 	touch $@
 
 # Compiles changed files, and the program that compares the instruction sets.
 .venv/developing: .venv/installed
-	@$(BIN)/python -m tools.install --extra dev CHASKI_COMPARISON=ON CHASKI_THIS_PROCESSOR=OFF
+	@$(BIN)/python -m tools.install --extra dev CHASKI_COMPARISON=ON CHASKI_THIS_PROCESSOR=OFF \
+		CHASKI_PORTABLE_WHEEL=OFF
 	touch $@
 
 .venv/packaging: .venv/building

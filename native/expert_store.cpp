@@ -4,19 +4,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "float_environment.h"
+#include "logarithm.h"
 #include "weights.h"
 
 namespace chaski {
 
 namespace {
 
+// The C library's log2 and exp2 of doubles would need glibc 2.29.
+double log2_of(double x) { return natural_logarithm(x) * std::numbers::log2e; }
+
 // log2(2^a + 2^b), where `a` may be minus infinity.
 double log_sum(double a, double b) {
     const double high = std::max(a, b), low = std::min(a, b);
-    return high + std::log2(1.0 + std::exp2(low - high));
+    return high + log2_of(2.0 + std::expm1((low - high) * std::numbers::ln2));
 }
 
 // The panels that a reader takes at once: whole groups of interleaved ones.
@@ -151,7 +156,7 @@ void ExpertStore::note(Part& part, std::span<const ChosenExpert> chosen, std::in
     part.counts.requests += std::ssize(chosen);
     for (const auto [number, rows] : chosen) {
         Expert& expert = part.experts[number];
-        expert.priority = log_sum(expert.priority, age + std::log2(static_cast<double>(rows)));
+        expert.priority = log_sum(expert.priority, age + log2_of(static_cast<double>(rows)));
         expert.left.store(num_panels(part.stack.rows), std::memory_order_relaxed);
         expert.is_needed = true;
         if (expert.unread == 0) expert.error = 0;  // it is tried again
