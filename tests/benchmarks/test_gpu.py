@@ -54,7 +54,7 @@ def test_the_processor_where_packages_are_missing(tmp_path: Path) -> None:
     assert found["failed"] == found["left_out"] == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_emulated_device(tmp_path: Path) -> None:
     told, found = run(tmp_path, STARTUP, "--device", NAME, "--kernels", "2")
     (step,) = found["kernels"]

@@ -10,16 +10,14 @@ import pytest
 from benchmarks import gpu_first
 from tests.cuda.emulated import NAME
 
-pytestmark = pytest.mark.long
-
 
 @pytest.mark.parametrize(
     ("part", "told"),
     [
-        ("bits", "logits of 40 tokens: the same bits"),
-        ("micro", "an empty kernel, launched early"),
-        ("timeline", "step of 1 tokens"),
-        ("variants", "a step with no early launches"),
+        pytest.param("bits", "logits of 40 tokens: the same bits", marks=pytest.mark.slow),
+        pytest.param("micro", "an empty kernel, launched early", marks=pytest.mark.long),
+        pytest.param("timeline", "step of 1 tokens", marks=pytest.mark.slow),
+        pytest.param("variants", "a step with no early launches", marks=pytest.mark.slow),
     ],
 )
 def test_parts(part: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +25,7 @@ def test_parts(part: str, told: str, capsys: pytest.CaptureFixture[str]) -> None
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_other_bits_are_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

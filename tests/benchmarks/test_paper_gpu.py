@@ -60,7 +60,7 @@ def test_loops_inside_a_loop() -> None:
     assert code.largest_loop(range(40, 80)) == range(0)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", MEASURED)
 def test_products_take_what_was_measured(tokens: int, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="the runtime compiler is not installed")

@@ -21,7 +21,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return write_adapted(tmp_path_factory.mktemp("adapters"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_adapters(backend: str, files: Mapping[str, Path]) -> None:
     assert adapted_answers(files, backend=backend) == adapted_answers(files, backend="cpu")

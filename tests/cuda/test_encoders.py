@@ -28,7 +28,7 @@ def slow(*names: str) -> list[object]:
 @pytest.mark.long
 @on_each
 @pytest.mark.parametrize(
-    "name", ["gemma3", "qwen25vl", *slow("mistral3", "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35")]
+    "name", ["qwen25vl", *slow("gemma3", "mistral3", "qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35")]
 )
 def test_images(backend: str, name: str) -> None:
     found = []
@@ -41,7 +41,7 @@ def test_images(backend: str, name: str) -> None:
 
 @pytest.mark.long
 @on_each
-@pytest.mark.parametrize("name", ["gemma3n", "cogvlm", "deepseek-ocr"])
+@pytest.mark.parametrize("name", ["deepseek-ocr", *slow("gemma3n", "cogvlm")])
 def test_convolutions_and_matrices_for_pictures(tmp_path: Path, backend: str, name: str) -> None:
     if name == "gemma3n":
         folder = mobilenet.checkpoint(tmp_path / "in", mobilenet.expected("odd")["about"])

@@ -48,7 +48,7 @@ def test_same_bits(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["deepseek2", "grovemoe", "jamba", "nemotron_h_moe", "phimoe", "qwen4exp"])
+@pytest.mark.parametrize("name", ["deepseek2", "jamba"])
 def test_same_bits_of_other_experts(name: str) -> None:
     path = families.converted(min(each for each in families.VARIANTS if each.startswith(f"{name}/")))
     assert answers(path, backend=NAME, n_cpu_moe=99)[1:] == answers(path, backend="cpu")[1:]

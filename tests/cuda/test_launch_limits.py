@@ -158,7 +158,7 @@ def test_all_kernels_of_families(variant: str, monkeypatch: pytest.MonkeyPatch) 
         assert any(chosen)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [8192, 16384])
 @pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
 def test_registers_of_norms(host: Backend, width: int, op: str) -> None:

@@ -14,8 +14,7 @@ from tests.cuda.random_batches import FILES, Comparison
     "name",
     [
         "q4_k",
-        pytest.param("mxfp4", marks=pytest.mark.long),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in FILES if name not in ("q4_k", "mxfp4")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in FILES if name != "q4_k"),
     ],
 )
 def test_random_batches(backend: str, name: str) -> None:
