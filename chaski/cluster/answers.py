@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
 from chaski.chat.requests import Chat
-from chaski.cluster.replica_set import Place, ReplicaSet
+from chaski.cluster.replicas import Place, Replicas
 from chaski.cluster.resuming import Delivered, continued, repeatable
 from chaski.errors import ChaskiError, NoReplicaError, WorkerError, closed
 from chaski.runner.channels.messages import (
@@ -43,7 +43,7 @@ C = TypeVar("C", bound=ModelCall)
 class _Routed(Generic[C]):
     """The common base: a call that waits for a replica, runs on one, or has ended."""
 
-    def __init__(self, replicas: ReplicaSet, call: C, put: ReplyCallback) -> None:
+    def __init__(self, replicas: Replicas, call: C, put: ReplyCallback) -> None:
         self._replicas = replicas
         self._call = call
         self._put = put
@@ -75,16 +75,15 @@ class _Routed(Generic[C]):
             problem = self._replicas.problem
             self._end(type(problem)(str(problem)))
         elif monotonic() - max(self._waits_since, self._replicas.moved_at) > _LONGEST_WAIT:
-            self._end(NoReplicaError(f"there has been no replica for {_LONGEST_WAIT:.0f} s"))
+            self._end(self._none(f"no machine has been able to answer for {_LONGEST_WAIT:.0f} s"))
         elif self._replicas.failed_loads - self._failed_loads >= _MOST_FAILED_LOADS:
-            self._end(
-                NoReplicaError(
-                    f"{_MOST_FAILED_LOADS} replicas in a row have died while they loaded the model; the logs "
-                    "of their nodes may say why"
-                )
-            )
+            self._end(self._none(f"loading the model has failed {_MOST_FAILED_LOADS} times in a row"))
         else:
             self._replicas.later(self._begin_again)
+
+    def _none(self, what: str) -> NoReplicaError:
+        trouble = self._replicas.trouble
+        return NoReplicaError(f"{what}: {trouble}" if trouble else what)
 
     def _begin_to_wait(self) -> None:
         self._waits_since = monotonic()
@@ -129,7 +128,7 @@ class RoutedCall(_Routed[ModelCall]):
 class RoutedAnswer(_Routed[Answerable]):
     """A request for an answer. It goes to the best replica for its prompt, and moves on if that is lost."""
 
-    def __init__(self, replicas: ReplicaSet, call: Answerable, put: ReplyCallback) -> None:
+    def __init__(self, replicas: Replicas, call: Answerable, put: ReplyCallback) -> None:
         super().__init__(replicas, repeatable(call), put)
         self._delivered = Delivered()
         self._blocks = Blocks((), 0)

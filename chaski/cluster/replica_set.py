@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from time import monotonic
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from chaski.cluster.autoscaling import Bounds, Scaler
+from chaski.cluster.backoff import Backoff
 from chaski.cluster.members import Member, Members
 from chaski.cluster.peer import Patience, Peer
+from chaski.cluster.replicas import Place
 from chaski.cluster.router import Router
 from chaski.cluster.routing import Speed
 from chaski.errors import ChaskiError, WorkerError, error_class
@@ -22,7 +24,7 @@ from chaski.runner.channels.messages import ReplyOrError
 from chaski.runner.prefix.block_calls import Blocks, ListBlocks
 from chaski.runner.prefix.naming import BLOCK
 
-__all__ = ["Place", "Replacement", "ReplicaSet", "ReplicaState"]
+__all__ = ["Replacement", "ReplicaSet", "ReplicaState"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,19 +64,20 @@ class Replacement(Struct, frozen=True):
     problem: ChaskiError | None
 
 
+class _Attempts(Struct):
+    """Attempts to connect to a replica that is listed and cannot be reached, or was lost."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    next_at: float = 0.0
+    is_trying: bool = False
+    is_reported: bool = False
+
+
 class _Load(Struct):
     """A replica that loads the model: the loaded share, and when it was last listed."""
 
     share: float
     seen_at: float
-
-
-class Place(Struct, frozen=True):
-    """The target of a request: replica number, connection, and prompt tokens to compute."""
-
-    replica: int
-    peer: Peer
-    tokens: int
 
 
 class ReplicaSet:
@@ -102,7 +105,7 @@ class ReplicaSet:
         self._peers: dict[int, tuple[Member, Peer]] = {}
         self._numbers: dict[str, int] = {}
         self._new_numbers = count()
-        self._returning: set[str] = set()
+        self._attempts: dict[str, _Attempts] = {}
         self._leaving: set[int] = set()
         self._adapters: dict[str, LoadAdapter] = {}
         self._problem: ChaskiError | None = None
@@ -133,6 +136,11 @@ class ReplicaSet:
         """Why no replica could load the model, or None while one still might."""
         with self._lock:
             return None if self._peers else self._problem
+
+    @property
+    def trouble(self) -> str:
+        """Where to look for the reason why there is no replica."""
+        return "the logs of the nodes may say why" if self.failed_loads else ""
 
     def states(self) -> list[ReplicaState]:
         """Describe all replicas."""
@@ -272,14 +280,14 @@ class ReplicaSet:
             self._loading.pop(member.name, None)
             if member.problem is not None:
                 continue
-            if member.name not in self._numbers:
-                self._connect(member)
-            elif self._numbers[member.name] not in self._peers:
-                self._connect_again(member)
+            if self._numbers.get(member.name) not in self._peers:
+                self._try_to_connect(member)
             elif member.is_leaving:
                 self._let_leave(self._numbers[member.name])
                 # It makes room for another replica, for which requests wait.
                 self.moved_at = monotonic()
+        listed = {member.name for member in members}
+        self._attempts = {name: each for name, each in self._attempts.items() if name in listed}
 
     def _judge(self, members: Sequence[Member]) -> None:
         """Note why the model cannot be loaded, as long as a listed replica says so, and count dead loads."""
@@ -302,35 +310,42 @@ class ReplicaSet:
             del self._loading[name]
         self.failed_loads += len(died)
 
-    def _connect_again(self, member: Member) -> None:
-        """Reconnect to a lost replica that is still listed, for example after a broken link.
+    def _try_to_connect(self, member: Member) -> None:
+        """Connect to a listed replica, with pauses between attempts.
 
-        It may also have just died, so no request waits for it.
+        A replica that was lost may have a broken link, or it has just died. No request waits for it.
         """
-        if member.name in self._returning:
+        attempts = self._attempts.setdefault(member.name, _Attempts())
+        if attempts.is_trying or monotonic() < attempts.next_at:
             return
-        self._returning.add(member.name)
+        if member.name not in self._numbers and not attempts.is_reported:
+            self._connect(member, attempts)
+            return
+        attempts.is_trying = True
 
         def connect() -> None:
             try:
-                self._connect(member)
+                self._connect(member, attempts)
                 self._wake()
             except Exception:
                 _log.exception("cannot reconnect to replica %s", member.name)
             finally:
-                self._returning.discard(member.name)
+                attempts.is_trying = False
 
         threading.Thread(target=connect, name="chaski-returning", daemon=True).start()
 
-    def _connect(self, member: Member) -> None:
+    def _connect(self, member: Member, attempts: _Attempts) -> None:
         if member.is_leaving:
             return
         number = next(self._new_numbers)
         try:
             peer = Peer(member.name, member.address, self._members.key, lambda: self._lose(number))
         except WorkerError as error:
-            _log.info("%s", error)
+            if not attempts.is_reported:
+                _log.warning("%s; it is tried again until it answers or is gone", error)
+            attempts.is_reported, attempts.next_at = True, monotonic() + attempts.backoff.pause()
             return
+        self._attempts.pop(member.name, None)
         with self._lock:
             adapters = list(self._adapters.values())
         for call in adapters:

@@ -15,16 +15,20 @@ from time import monotonic
 
 from msgspec import Struct
 
+from chaski.cluster.replicas import Ended
 from chaski.errors import ChaskiError, WorkerError
 from chaski.runner.channels.messages import CallHandle, LookLive, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.channels.worker.client import Worker
 from chaski.runner.engine.live import LiveSequences, TokenTotals
 
-__all__ = ["WatchedWorker", "WorkerPatience"]
+__all__ = ["NOTHING", "WatchedWorker", "WorkerPatience"]
 
 _log = logging.getLogger(__name__)
 
 _MOST_FAILURES = 5
+
+NOTHING = LiveSequences(seconds=0.0, totals=TokenTotals(), num_sequences=0, sequences=())
+"""The figures of a worker that computes nothing."""
 
 
 class WorkerPatience(Struct, frozen=True):
@@ -69,8 +73,8 @@ class WatchedWorker:
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Let the worker answer a call, see `Channel`."""
         if self._is_loading and isinstance(call, LookLive):
-            put(_NOTHING)
-            return _Answered()
+            put(NOTHING)
+            return Ended()
         return self._worker.start(call, put)
 
     def check_open(self) -> None:
@@ -130,12 +134,3 @@ class WatchedWorker:
                 self._share(1.0)
             if reply.totals != self._seen or not reply.num_sequences:
                 self._seen, self._moved_at = reply.totals, monotonic()
-
-
-class _Answered:
-    """The handle of a call that is already answered."""
-
-    def cancel(self) -> None: ...
-
-
-_NOTHING = LiveSequences(seconds=0.0, totals=TokenTotals(), num_sequences=0, sequences=())

@@ -190,10 +190,11 @@ def serve_member(
     host, port = listening_address(address)
     speed = None
     if backend == "cpu":
-        from chaski.ml.cpu.thread_rates import reading_rate
+        from chaski.ml.cpu.thread_rates import measure_reading
         from chaski.ml.machine import physical_cores
+        from chaski.ml.sharded.speed import BestSpeed
 
-        speed = partial(reading_rate, cpu.threads or physical_cores(), cpu.isa)
+        speed = BestSpeed(partial(measure_reading, cpu.threads or physical_cores(), cpu.isa))
     return MemberServer(host, port, key, lambda options: open_backend(backend, options, cpu), folders, speed)
 
 

@@ -132,16 +132,16 @@ async def _asking(remote: Remote | None, in_flight: int, parallel: int | None) -
     from msgspec.structs import replace
 
     from chaski.env import Environment
-    from chaski.runner.channels.worker.client import Worker
     from chaski.server.app import create_app
     from chaski.server.in_process import InProcess
+    from chaski.server.run import worker_opener
     from chaski.server.settings import Settings
     from chaski.store.store import Store
 
     # These requests are not sent over HTTP, so they have no spans to export.
     usual = Settings.of(dataclasses.replace(Environment.read(), is_otel_disabled=True))
     settings = replace(usual, parallel=parallel or usual.parallel, most_parallel=_HERE)
-    app = create_app(settings, Store.default(), Worker)
+    app = create_app(settings, Store.default(), worker_opener())
     async with app.router.lifespan_context(app):
         yield InProcess(app, "batch")
 

@@ -19,6 +19,7 @@ from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.runner.channels.worker.client import Worker
 from chaski.server.app import create_app
+from chaski.server.models.loaded import OpenWorker
 from chaski.server.network.connections import Connection, ServerConfig
 from chaski.server.network.readers import Patience
 from chaski.server.settings import Settings
@@ -27,7 +28,7 @@ from chaski.store.store import Store
 if TYPE_CHECKING:
     from chaski.cluster.connection import Cluster
 
-__all__ = ["Server", "listen", "serve", "server_config"]
+__all__ = ["Server", "listen", "serve", "server_config", "worker_opener"]
 
 _BACKLOG = 1024
 # Seconds for the errors of requests that the end of the server cuts off.
@@ -43,8 +44,19 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
     listener = listen(settings)
     with ExitStack() as stack:
         cluster = _cluster(settings, stack)
-        app = create_app(settings, store, Worker if cluster is None else cluster.open_model, cluster)
+        open_worker = worker_opener() if cluster is None else cluster.open_model
+        app = create_app(settings, store, open_worker, cluster)
         _serve(app, listener, settings, ready)
+
+
+def worker_opener() -> OpenWorker:
+    """Return the function that loads models without Ray: on this machine, or on nodes."""
+    environment = Environment.read()
+    if environment.backend != "sharded" or not environment.nodes:
+        return Worker
+    from chaski.cluster.nodes_model import nodes_model_opener
+
+    return nodes_model_opener(environment)
 
 
 def _serve(app: Starlette, listener: socket.socket, settings: Settings, ready: Callable[[str], None]) -> None:

@@ -307,7 +307,7 @@ def test_requests_wait_for_replicas_that_die_while_they_load(
         replicas.kill(replica)
     dying = threading.Thread(target=die, args=(6,))
     dying.start()
-    with pytest.raises(NoReplicaError, match="5 replicas in a row have died"):
+    with pytest.raises(NoReplicaError, match="failed 5 times in a row: the logs"):
         model.generate("0")
     dying.join()
 

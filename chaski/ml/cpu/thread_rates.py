@@ -14,7 +14,7 @@ from chaski import _native
 from chaski.ml.performance_model import Machine, ThreadRates
 from chaski.ml.trace import Column
 
-__all__ = ["measure_machine", "reading_rate", "waiting_times"]
+__all__ = ["measure_machine", "measure_reading", "reading_rate", "waiting_times"]
 
 I64 = npt.NDArray[np.int64]
 
@@ -62,9 +62,15 @@ def measure_machine(
 
 @cache
 def reading_rate(threads: int, isa: str = "auto") -> float:
-    """Return the memory bandwidth of `threads` threads in bytes per second.
+    """Return the memory bandwidth of `threads` threads in bytes per second, which the first call measures.
 
-    The first call measures it, which takes some tenths of a second.
+    Raises ValueError if this build or this machine lacks the instruction set.
+    """
+    return measure_reading(threads, isa)
+
+
+def measure_reading(threads: int, isa: str = "auto") -> float:
+    """Measure the memory bandwidth of `threads` threads in bytes per second, in some tenths of a second.
 
     Raises ValueError if this build or this machine lacks the instruction set.
     """

@@ -53,7 +53,7 @@ OpenBackend = Callable[[BackendOptions], Backend]
 """Opens the backend that a member computes with."""
 
 MeasureSpeed = Callable[[], float]
-"""Measures, once, how many bytes of weights a member reads per second."""
+"""Measures how many bytes of weights a member reads per second."""
 
 Connect = Callable[[Any], Channel]
 """Connects to another member by its address. Raises ClusterError if it cannot be reached."""

@@ -11,6 +11,7 @@ import chaski
 from chaski.ml.cpu.thread_rates import reading_rate
 from chaski.ml.sharded.serving import MemberServer
 from chaski.ml.sharded.shares import row_units, usual_shares
+from chaski.ml.sharded.speed import BestSpeed
 from tests.ml.sharded.members import KEY, Nodes, open_cpu
 
 ARCHITECTURES = Path(__file__).parents[2] / "data" / "architectures"
@@ -63,6 +64,12 @@ def test_a_faster_node_has_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_a_machine_is_measured_once() -> None:
     assert reading_rate(1) == reading_rate(1) > 1e8
+
+
+def test_a_node_is_measured_for_each_head_and_the_best_counts() -> None:
+    speeds = iter([1.0, 4.0, 2.0, *[3.0] * 7])
+    speed = BestSpeed(lambda: next(speeds))
+    assert [speed() for _ in range(10)] == [1.0, *[4.0] * 8, 3.0], "of the last eight"
 
 
 def test_rows_are_shared_in_quarters_and_eighths() -> None:

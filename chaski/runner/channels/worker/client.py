@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any, Unpack
@@ -45,6 +46,8 @@ class Worker(ChannelMethods):
         model: str | os.PathLike[str],
         *,
         progress: ProgressOption = False,
+        restarts: bool = True,
+        environment: Mapping[str, str] | None = None,
         **options: Unpack[LoadOptions],
     ) -> None:
         check_load_options(options)
@@ -55,6 +58,8 @@ class Worker(ChannelMethods):
         if "adapters" in options:
             self._options["adapters"] = adapter_files(options["adapters"])
         self._progress = progress
+        self._restarts = restarts
+        self._environment = {} if environment is None else environment
         self._folder = Path.cwd()
         self._process: Process | None = None
         self._starting = threading.Lock()
@@ -148,11 +153,13 @@ class Worker(ChannelMethods):
 
     def _next_process(self) -> Process:
         self._guard.check()
+        if self._process is not None and not self._restarts:
+            raise WorkerError(str(self._process.error))
         self._patience.check(self._process)
         level = logging.getLogger("chaski").getEffectiveLevel()
         load = Load(self._model, self._options, level, protocol())
         try:
-            return Process(load, self._folder, self._progress, self._start_again)
+            return Process(load, self._folder, self._environment, self._progress, self._start_again)
         except OSError as error:
             raise WorkerError(f"no worker can be started for {self._model}: {error}") from None
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
@@ -47,9 +48,12 @@ class Process:
     again  takes calls that a loaded process had not read when it ended, so that they did not cause its end
     """
 
-    def __init__(self, load: Load, folder: Path, progress: ProgressOption, again: Again) -> None:
+    def __init__(
+        self, load: Load, folder: Path, environment: Mapping[str, str], progress: ProgressOption, again: Again
+    ) -> None:
         self._name = load.model
         self._folder = folder
+        self._environment = environment
         self._bar = ExitStack()
         self._progress = self._bar.enter_context(progress_of(progress, f"loading {load.model}"))
         self._again = again
@@ -86,7 +90,7 @@ class Process:
         error: ChaskiError | None = None
         try:
             with theirs:
-                self._popen = _spawn(theirs, self._folder)
+                self._popen = _spawn(theirs, self._folder, self._environment)
             self._receive()
         except ChaskiError as found:
             error = found
@@ -148,7 +152,7 @@ class Process:
         return WorkerError(f"{who} was ended by {signal_name}; {lost}; {advice}")
 
 
-def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
+def _spawn(end: socket.socket, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the process and give it one end of a socket."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "chaski.runner.channels.worker", str(end.fileno())],
@@ -156,7 +160,7 @@ def _spawn(end: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
         stdout=2,  # the standard output is reserved for the parent's data
         pass_fds=[end.fileno()],
         cwd=folder,
-        env=child_environment(),
+        env=child_environment() | environment,
         # A terminal sends Ctrl-C to the whole group. Only the parent acts on it.
         process_group=0,
     )
