@@ -20,6 +20,7 @@ __all__ = [
     "address_space_note",
     "addresses_left",
     "cpu_quota",
+    "groups",
     "memory_left",
     "memory_limit",
     "open_files",
@@ -56,13 +57,13 @@ def memory_left() -> int | None:
 
 def cpu_quota() -> float:
     """Return the number of processors that this process may keep busy; infinite without a quota."""
-    return min((_quota(group) for group in _groups("cpu")), default=math.inf)
+    return min((_quota(group) for group in groups("cpu")), default=math.inf)
 
 
 def tasks_left() -> int | None:
     """Return the number of threads and processes that may still be started; None without a limit."""
     left = []
-    for group in _groups("pids"):
+    for group in groups("pids"):
         limit = _number(group / "pids.max")
         if limit is not None:
             left.append(max(0, limit - (_number(group / "pids.current") or 0)))
@@ -106,7 +107,7 @@ def _address_limits() -> Iterator[tuple[str, int]]:
 
 def _memory_groups() -> Iterator[tuple[Path, int]]:
     """Yield the groups that limit memory, and the limit of each in bytes."""
-    for group in _groups("memory"):
+    for group in groups("memory"):
         # The system slows down processes above `memory.high` until they release memory.
         names = ("memory.max", "memory.high", "memory.limit_in_bytes")
         limits = [limit for name in names if (limit := _number(group / name)) is not None]
@@ -140,7 +141,7 @@ def _statistics(group: Path) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
 
 
-def _groups(controller: str) -> Iterator[Path]:
+def groups(controller: str) -> Iterator[Path]:
     """Yield the folders of this process's groups that may limit a resource, its own group first."""
     paths = dict(_own_paths())
     for mount in _mounts():
