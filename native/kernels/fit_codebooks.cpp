@@ -2,8 +2,7 @@
 // entry.
 //
 // The search for a scale ignores the codebook: a lane is a scale, and each element takes its nearest level.
-// The entries are then the best ones for the scale that is stored: all entries are compared, a lane is an
-// entry.
+// The entries are then the best ones for the scale that is stored.
 #include <cmath>
 
 #include "codebooks.h"
@@ -16,10 +15,10 @@ namespace {
 // Elements of the same size have the same gain with each level. The highest level is tried first and kept,
 // because most codebooks have an entry of it alone.
 constexpr float kSameFit = 1.0f + 1e-5f;
-constexpr float kNoSize = 1e-15f, kDelta = 0.125f, kOneSize = 0.5f;
+constexpr float kNoSize = 1e-15f, kDelta = 0.125f, kOneSize = 0.5f, kUsual = 6.0f;
 // The scales for which entries are compared, over the best one without a codebook.
 constexpr float kTriedScales[] = {1.0f, 0.91f, 1.11f, 0.83f};
-constexpr int kMostElements = 32, kMostGroups = 4, kMostLevels = 8, kScales = 32;
+constexpr int kMostElements = 32, kMostGroups = 4, kMostLevels = 8, kMostEntries = 2048, kScales = 32;
 
 // A codebook: entries are words of levels, 2 bits each for groups of 8 elements, 3 bits for groups of 4.
 struct EntryBook {
@@ -30,10 +29,11 @@ struct EntryBook {
     bool is_even;     // the number of negative signs of 8 elements is even
     float low, high;  // the levels of the largest magnitude that are tried, as shares of the highest one
     int tries = 1;    // of scales with entries
-    bool is_lowest_alone = false;  // the only entry of one level has the lowest
+    bool is_lowest_alone = false;                      // the only entry of one level has the lowest
+    alignas(64) uint8_t fields[4][kMostEntries] = {};  // four bits of a word (two elements), or three (one)
 };
 
-EntryBook book_of(DType type) {
+EntryBook without_fields(DType type) {
     switch (type) {
         case DType::IQ2_XXS:
             return {kIQ2_XXSWords, 256, 8, 3, {8, 25, 43}, true, true, 0.75f, 1.5f, 1, true};
@@ -50,40 +50,29 @@ EntryBook book_of(DType type) {
     }
 }
 
-// look_up: numbers of a table by indices of kBits, 3 or 4.
-#if defined(__AVX512F__)
-template <int kBits>
-CHASKI_INLINE F32x16 look_up(const float* table, I32x16 index) {
-    return {_mm512_permutexvar_ps(index.v, _mm512_loadu_ps(table))};
+EntryBook book_of(DType type) {
+    EntryBook book = without_fields(type);
+    const int bits = book.group == 8 ? 4 : 3;
+    for (int i = 0; i < 4; ++i) {
+        for (int e = 0; e < book.entries; ++e)
+            book.fields[i][e] = static_cast<uint8_t>(book.words[e] >> (bits * i) & ((1 << bits) - 1));
+    }
+    return book;
 }
-// x + step where x's lane of `at` is above the middle.
+
+// step_up: x + step where x's lane of `at` is above the middle.
+// Of 64 bytes: sums, 255 at most; the smaller ones; and a bit for each byte that is at most `top`.
+#if defined(__AVX512F__)
 CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
     const __mmask16 above = _mm512_cmp_ps_mask(at.v, _mm512_set1_ps(middle), _CMP_GT_OQ);
     return {_mm512_mask_add_ps(x.v, above, x.v, _mm512_set1_ps(step))};
 }
-CHASKI_INLINE void keep_less(F32x16 error, I32x16 entry, F32x16& least, I32x16& best) {
-    const __mmask16 less = _mm512_cmp_ps_mask(error.v, least.v, _CMP_LT_OQ);
-    least.v = _mm512_mask_mov_ps(least.v, less, error.v);
-    best.v = _mm512_mask_mov_epi32(best.v, less, entry.v);
-}
-// The smallest error of all lanes, and of its entries the first.
-CHASKI_INLINE void least_of_lanes(F32x16 errors, I32x16 entries, float& error, int32_t& entry) {
-    error = _mm512_reduce_min_ps(errors.v);
-    const __mmask16 is_least = _mm512_cmp_ps_mask(errors.v, _mm512_set1_ps(error), _CMP_EQ_OQ);
-    entry = _mm512_mask_reduce_min_epi32(is_least, entries.v);
+CHASKI_INLINE U8x64 add_saturated(U8x64 a, U8x64 b) { return {_mm512_adds_epu8(a.v, b.v)}; }
+CHASKI_INLINE U8x64 least_bytes(U8x64 a, U8x64 b) { return {_mm512_min_epu8(a.v, b.v)}; }
+CHASKI_INLINE uint64_t at_most(U8x64 a, uint8_t top) {
+    return _mm512_cmple_epu8_mask(a.v, _mm512_set1_epi8(static_cast<char>(top)));
 }
 #elif defined(__AVX2__)
-template <int kBits>
-CHASKI_INLINE __m256 look_up_half(const float* table, __m256i index) {
-    const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index);
-    if constexpr (kBits == 3) return low;
-    const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
-    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
-}
-template <int kBits>
-CHASKI_INLINE F32x16 look_up(const float* table, I32x16 index) {
-    return {look_up_half<kBits>(table, index.lo), look_up_half<kBits>(table, index.hi)};
-}
 CHASKI_INLINE __m256 step_up_half(__m256 x, __m256 at, float middle, float step) {
     const __m256 above = _mm256_cmp_ps(at, _mm256_set1_ps(middle), _CMP_GT_OQ);
     return _mm256_add_ps(x, _mm256_and_ps(above, _mm256_set1_ps(step)));
@@ -91,24 +80,20 @@ CHASKI_INLINE __m256 step_up_half(__m256 x, __m256 at, float middle, float step)
 CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
     return {step_up_half(x.lo, at.lo, middle, step), step_up_half(x.hi, at.hi, middle, step)};
 }
-CHASKI_INLINE void keep_less_half(__m256 error, __m256i entry, __m256& least, __m256i& best) {
-    const __m256 less = _mm256_cmp_ps(error, least, _CMP_LT_OQ);
-    least = _mm256_blendv_ps(least, error, less);
-    best = _mm256_blendv_epi8(best, entry, _mm256_castps_si256(less));
+CHASKI_INLINE U8x64 add_saturated(U8x64 a, U8x64 b) {
+    return {_mm256_adds_epu8(a.lo, b.lo), _mm256_adds_epu8(a.hi, b.hi)};
 }
-CHASKI_INLINE void keep_less(F32x16 error, I32x16 entry, F32x16& least, I32x16& best) {
-    keep_less_half(error.lo, entry.lo, least.lo, best.lo);
-    keep_less_half(error.hi, entry.hi, least.hi, best.hi);
+CHASKI_INLINE U8x64 least_bytes(U8x64 a, U8x64 b) {
+    return {_mm256_min_epu8(a.lo, b.lo), _mm256_min_epu8(a.hi, b.hi)};
+}
+CHASKI_INLINE uint64_t at_most(U8x64 a, uint8_t top) {
+    const __m256i tops = _mm256_set1_epi8(static_cast<char>(top));
+    const auto half = [&](__m256i x) __attribute__((always_inline)) {
+        return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(x, tops), x)));
+    };
+    return half(a.lo) | uint64_t{half(a.hi)} << 32;
 }
 #else
-template <int kBits>
-CHASKI_INLINE F32x16 look_up(const float* table, I32x16 index) {
-    int32_t places[kLanes];
-    float found[kLanes];
-    store_i32(places, index);
-    for (int r = 0; r < kLanes; ++r) found[r] = table[places[r] & 15];
-    return load_f32(found);
-}
 CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
     float sum[kLanes], places[kLanes];
     store_f32(sum, x);
@@ -116,35 +101,26 @@ CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
     for (int r = 0; r < kLanes; ++r) sum[r] = places[r] > middle ? sum[r] + step : sum[r];
     return load_f32(sum);
 }
-CHASKI_INLINE void keep_less(F32x16 error, I32x16 entry, F32x16& least, I32x16& best) {
-    float errors[kLanes], lowest[kLanes];
-    int32_t entries[kLanes], chosen[kLanes];
-    store_f32(errors, error);
-    store_f32(lowest, least);
-    store_i32(entries, entry);
-    store_i32(chosen, best);
-    for (int r = 0; r < kLanes; ++r) {
-        const bool is_less = errors[r] < lowest[r];
-        lowest[r] = is_less ? errors[r] : lowest[r];
-        chosen[r] = is_less ? entries[r] : chosen[r];
-    }
-    least = load_f32(lowest);
-    best = load_i32(chosen);
+template <class F>
+CHASKI_INLINE U8x64 each_byte(U8x64 a, U8x64 b, const F& of) {
+    uint8_t x[64], y[64];
+    store_u8(x, a);
+    store_u8(y, b);
+    for (int r = 0; r < 64; ++r) x[r] = static_cast<uint8_t>(of(x[r], y[r]));
+    return load_u8(x);
 }
-#endif
-#if !defined(__AVX512F__)
-CHASKI_INLINE void least_of_lanes(F32x16 errors, I32x16 entries, float& error, int32_t& entry) {
-    float lowest[kLanes];
-    int32_t chosen[kLanes];
-    store_f32(lowest, errors);
-    store_i32(chosen, entries);
-    int at = 0;
-    for (int r = 1; r < kLanes; ++r) {
-        const bool is_better = lowest[r] < lowest[at] || (lowest[r] == lowest[at] && chosen[r] < chosen[at]);
-        at = is_better ? r : at;
-    }
-    error = lowest[at];
-    entry = chosen[at];
+CHASKI_INLINE U8x64 add_saturated(U8x64 a, U8x64 b) {
+    return each_byte(a, b, [](int x, int y) { return x + y < 255 ? x + y : 255; });
+}
+CHASKI_INLINE U8x64 least_bytes(U8x64 a, U8x64 b) {
+    return each_byte(a, b, [](int x, int y) { return x < y ? x : y; });
+}
+CHASKI_INLINE uint64_t at_most(U8x64 a, uint8_t top) {
+    uint8_t x[64];
+    store_u8(x, a);
+    uint64_t found = 0;
+    for (int r = 0; r < 64; ++r) found |= uint64_t{x[r] <= top} << r;
+    return found;
 }
 #endif
 
@@ -227,57 +203,101 @@ using Tables = float[kMostGroups * 2][4][16];
 
 void fill_tables(const EntryBook& book, const Prepared& block, const float* weights, int elements,
                  float scale, float delta, Tables& tables) {
-    float levels[kMostLevels];
-    for (int k = 0; k < kMostLevels; ++k) levels[k] = scale * (book.values[k] + delta);
-    const auto write_errors = [&](int i, float* errors, int count) __attribute__((always_inline)) {
-        for (int k = 0; k < count; ++k) {
-            const float rest = block.x[i] - levels[k];
-            errors[k] = weights[i] * (rest * rest);
-        }
+    // The levels of the first and of the second element for each value of four bits.
+    float first[kLanes], second[kLanes];
+    for (int k = 0; k < kLanes; ++k) {
+        first[k] = scale * (book.values[book.group == 8 ? k % 4 : k % 8] + delta);
+        second[k] = scale * (book.values[k / 4] + delta);
+    }
+    const auto errors = [&](int i, const float* levels) __attribute__((always_inline)) {
+        const F32x16 rest = splat(block.x[i]) - load_f32(levels);
+        return splat(weights[i]) * (rest * rest);
     };
-    for (int i = 0; i < elements; i += book.group == 8 ? 2 : 1) {
-        if (book.group == 4) {
-            write_errors(i, tables[i / 4][i % 4], 8);
-            continue;
-        }
-        float first[4], second[4], *table = tables[i / 8][i % 8 / 2];
-        write_errors(i, first, 4);
-        write_errors(i + 1, second, 4);
-        for (int high = 0; high < 4; ++high) {
-            for (int low = 0; low < 4; ++low) table[4 * high + low] = first[low] + second[high];
-        }
+    if (book.group == 8) {
+        for (int i = 0; i < elements; i += 2)
+            store_f32(tables[i / 8][i % 8 / 2], errors(i, first) + errors(i + 1, second));
+    } else {
+        for (int i = 0; i < elements; ++i) store_f32(tables[i / 4][i % 4], errors(i, first));
     }
 }
 
-// The entries with the smallest errors for each group of a sub-block, and those errors. Of equal ones the
-// first.
-template <int kBits, int kGroups>
-void nearest_entries(const EntryBook& book, const Tables& tables, int32_t* entries, float* errors) {
-    alignas(64) static constexpr int32_t kNumbers[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                             8, 9, 10, 11, 12, 13, 14, 15};
-    F32x16 least[kGroups];
-    I32x16 best[kGroups], number = load_i32(kNumbers);
-    for (int g = 0; g < kGroups; ++g) {
-        least[g] = splat(INFINITY);
-        best[g] = splat(0);
+// A search for the entry with the smallest error. The four parts of each entry's error are rounded down to
+// multiples of a unit and added in bytes. Only entries whose sums are near the smallest one, one to three on
+// average, are compared exactly.
+class EntrySearch {
+   public:
+    EntrySearch(const EntryBook& book, const float (&tables)[4][16]) : book_(book), tables_(tables) {}
+
+    float error_of(int entry) const {
+        const auto part = [&](int i)
+                              __attribute__((always_inline)) { return tables_[i][book_.fields[i][entry]]; };
+        return (part(0) + part(1)) + (part(2) + part(3));
     }
-    for (int e = 0; e < book.entries; e += kLanes) {
-        const I32x16 word = load_u16(book.words + e);
-        const I32x16 fields[4] = {bits<0, kBits>(word), bits<kBits, kBits>(word),
-                                  bits<2 * kBits, kBits>(word), bits<3 * kBits, kBits>(word)};
-        for (int g = 0; g < kGroups; ++g) {
+
+    // The first entry with the smallest error. near: any entry; the smaller its error, the finer the unit.
+    // usual: an error that the entry rarely exceeds, which makes the unit finer.
+    int32_t nearest(int32_t near, float usual, float& error) {
+        const float most = error_of(near);
+        uint8_t least = add_whole_parts(usual < most ? usual : most);
+        if (least == kFull) least = add_whole_parts(most);
+        if (least < kCoarse) least = add_whole_parts(error_of(first(least)));
+        return first_of(static_cast<uint8_t>(least < kFull - kParts ? least + kParts : kFull), error);
+    }
+
+   private:
+    // An exact error is less than four units above the sum of its whole parts, unless that is full.
+    static constexpr int kParts = 4, kTop = 250, kFull = 255, kCoarse = 16, kAtOnce = 64;
+    static constexpr float kLeastError = 1e-36f;
+
+    // Adds whole parts in a unit with which an error of this size is kTop -> the smallest sum.
+    uint8_t add_whole_parts(float error) {
+        const F32x16 per_unit = splat(kTop / (error > kLeastError ? error : kLeastError));
+        alignas(64) uint8_t whole[kParts][16];
+        for (int i = 0; i < kParts; ++i)
+            store_bytes(whole[i], truncate_to_i32(min(load_f32(tables_[i]) * per_unit, splat(255.0f))));
+        U8x64 least = as_bytes(splat(-1));
+        for (int e = 0; e < book_.entries; e += kAtOnce) {
             const auto part = [&](int i) __attribute__((always_inline)) {
-                return look_up<kBits>(tables[g][i], fields[i]);
+                return lookup(whole[i], load_u8(book_.fields[i] + e));
             };
-            const F32x16 error = (part(0) + part(1)) + (part(2) + part(3));
-            keep_less(error, number, least[g], best[g]);
+            const U8x64 sum = add_saturated(add_saturated(part(0), part(1)), add_saturated(part(2), part(3)));
+            store_u8(sums_ + e, sum);
+            least = least_bytes(least, sum);
         }
-        number = number + splat(kLanes);
+        uint8_t each[kAtOnce], smallest = kFull;
+        store_u8(each, least);
+        for (const uint8_t one : each) smallest = one < smallest ? one : smallest;
+        return smallest;
     }
-    for (int g = 0; g < kGroups; ++g) {
-        least_of_lanes(least[g], best[g], errors[g], entries[g]);
+
+    int first(uint8_t sum) const {
+        int e = 0;
+        uint64_t found = 0;
+        for (; (found = at_most(load_u8(sums_ + e), sum)) == 0;) e += kAtOnce;
+        return e + __builtin_ctzll(found);
     }
-}
+
+    // Of the entries with sums up to `top`, the first one with the smallest error.
+    int32_t first_of(uint8_t top, float& error) const {
+        int32_t best = 0;
+        float least = INFINITY;
+        for (int e = 0; e < book_.entries; e += kAtOnce) {
+            for (uint64_t found = at_most(load_u8(sums_ + e), top); found != 0; found &= found - 1) {
+                const int entry = e + __builtin_ctzll(found);
+                const float own = error_of(entry);
+                if (own < least) best = entry;
+                if (own < least) least = own;
+            }
+            if (least == 0.0f) break;
+        }
+        error = least;
+        return best;
+    }
+
+    const EntryBook& book_;
+    const float (&tables_)[4][16];
+    alignas(64) uint8_t sums_[kMostEntries];
+};
 
 struct Chosen {
     int32_t entries[kMostGroups * 2];
@@ -285,21 +305,19 @@ struct Chosen {
     float total;
 };
 
-Chosen choose(const EntryBook& book, const Prepared& block, const float* weights, int elements, float scale,
-              float delta) {
+// Chooses the entries with the smallest errors. `found` contains the entries where the searches begin. The
+// error of a group is rarely more than kUsual times that of the group before.
+void choose(const EntryBook& book, const Prepared& block, const float* weights, int elements, float scale,
+            float delta, Chosen& found) {
     Tables tables;
-    Chosen found;
-    const int groups = elements / book.group;
     fill_tables(book, block, weights, elements, scale, delta, tables);
-    if (book.group == 8) {
-        if (groups == 4) nearest_entries<4, 4>(book, tables, found.entries, found.errors);
-        if (groups == 2) nearest_entries<4, 2>(book, tables, found.entries, found.errors);
-    } else {
-        nearest_entries<3, 8>(book, tables, found.entries, found.errors);
-    }
     found.total = 0.0f;
-    for (int g = 0; g < groups; ++g) found.total += found.errors[g];
-    return found;
+    float usual = INFINITY;
+    for (int g = 0; g < elements / book.group; ++g) {
+        found.entries[g] = EntrySearch(book, tables[g]).nearest(found.entries[g], usual, found.errors[g]);
+        found.total += found.errors[g];
+        usual = kUsual * found.errors[g];
+    }
 }
 
 // The sums that the best scale for given entries follows from.
@@ -343,8 +361,9 @@ void choose_deltas(bool is_each, int groups, const Chosen& other, Chosen& chosen
 Fitted fit_entries(const EntryBook& book, const Prepared& block, const float* weights, int elements,
                    float near) {
     Fitted kept;
+    Chosen chosen{};
     const auto try_scale = [&](float tried) {
-        const Chosen chosen = choose(book, block, weights, elements, tried, 0.0f);
+        choose(book, block, weights, elements, tried, 0.0f, chosen);
         const EntrySums sums = sum_up(book, block, weights, elements, chosen, nullptr);
         const float scale = sums.ll > 0.0f ? sums.xl / sums.ll : 0.0f, gain = scale * sums.xl;
         if (scale > 0.0f && gain > kept.gain) kept = {scale, gain};
@@ -380,14 +399,14 @@ void choose_entries(DType type, const SubBlocks& x, const float* scales, int64_t
     for (int64_t i = 0; i < x.count; ++i) {
         const float* weights = x.weights + x.elements * i;
         const Prepared block = prepare(book, x.values + x.elements * i, weights, x.elements);
-        Chosen best{};
+        Chosen best{}, chosen{}, other{};
         uint8_t* signs = out.signs + octets * i;
         for (int64_t at = 0; at < num_scales; ++at) {
             const float scale = scales[at * x.count + i];
             uint8_t deltas[kMostGroups * 2] = {};
-            Chosen chosen = choose(book, block, weights, x.elements, scale, book.is_signed ? 0.0f : kDelta);
+            choose(book, block, weights, x.elements, scale, book.is_signed ? 0.0f : kDelta, chosen);
             if (!book.is_signed) {
-                const Chosen other = choose(book, block, weights, x.elements, scale, -kDelta);
+                choose(book, block, weights, x.elements, scale, -kDelta, other = chosen);
                 choose_deltas(type == DType::IQ1_M, groups, other, chosen, deltas);
             }
             if (at != 0 && chosen.total >= best.total) continue;
