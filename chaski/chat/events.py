@@ -9,6 +9,7 @@ from chaski.chat.sendable import Sendable
 from chaski.sample import Sampled
 
 __all__ = [
+    "Attempt",
     "Done",
     "DoneReason",
     "Event",
@@ -76,6 +77,21 @@ class PromptScores(Sendable, frozen=True):
     logprobs: tuple[Sampled, ...]
 
 
+class Attempt(Sendable, frozen=True):
+    """A stay of an answer at a replica of its model.
+
+    node   the machine of the replica
+    began, ended  times on `time.perf_counter` of the process that sent the request to the replica
+    error  class of the error by which the replica was lost; None if the answer ended there
+    """
+
+    replica: str
+    node: str
+    began: float
+    ended: float
+    error: str | None = None
+
+
 class Done(Sendable, frozen=True, kw_only=True):
     """The end of the answer, always the last event.
 
@@ -94,6 +110,7 @@ class Done(Sendable, frozen=True, kw_only=True):
     proposed_tokens   tokens that speculation proposed, computed ahead; `accepted_tokens` of them were right
     shifted_tokens    tokens of prompt and answer that were forgotten on the way, when the context was full
     thinking_tokens   tokens of the answer up to the last one of its thinking
+    attempts          the replicas that computed the answer, one after the other; empty without replicas
     """
 
     reason: DoneReason
@@ -110,6 +127,7 @@ class Done(Sendable, frozen=True, kw_only=True):
     proposed_tokens: int = 0
     accepted_tokens: int = 0
     thinking_tokens: int = 0
+    attempts: tuple[Attempt, ...] = ()
     load_seconds: float
     prefill_seconds: float
     decode_seconds: float

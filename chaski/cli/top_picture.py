@@ -143,6 +143,14 @@ def _model_lines(model: Any, width: int) -> Iterator[Line]:
     memory = model["memory"]
     parts = ", ".join(f"{size_in_bytes(memory[part])} {part}" for part in memory if part != "total")
     yield [(fit("memory", _LABEL), ""), (fit(f"{parts} ({model['engine']})", width - _LABEL), "")]
+    for replica in model.get("replicas", ()):
+        words = f"{replica['answers']} of {replica['places']} places taken on {replica['node']}"
+        nodes = "".join(f", {node}" for node, _ in replica["shards"] if node != replica["node"])
+        name = fit(replica["name"], _LABEL - 1) + " "
+        yield [(name, ""), (fit(f"{words}{nodes}", width - _LABEL), "")]
+    if waiting := model.get("waiting_for_replica"):
+        words = f"{waiting} requests wait until the model is loaded again"
+        yield [(fit("waiting", _LABEL), ""), (fit(words, width - _LABEL), PROBLEM)]
     for tier in model["prefix_cache"]:
         words = f" {tier['blocks']} blocks, {tier['tokens']} tokens"
         words += f", {size_in_bytes(tier['bytes'])} of {size_in_bytes(tier['max_bytes'])}"
@@ -180,7 +188,9 @@ def _body(model: Any, view: View, width: int, height: int | None) -> list[Line]:
 def _sequence_table(model: Any, view: View, width: int, height: int | None) -> Iterator[Line]:
     """Yield sequences, each with a bar of its context: cached, computed and generated tokens."""
     sequences = sorted(model["sequences"], key=ORDERS[view.order])
+    has_replicas = any(each.get("replica") for each in sequences)
     extra = (("GUESSED", 12), ("DROPPED", 8)) if width >= _WIDE else ()
+    extra += (("REPLICA", 10),) if has_replicas else ()
     head = (("PROMPT", 8), ("CACHED", 8), ("MADE", 8), *extra, ("TOK/S", 8), ("TIME", 8))
     room = width - 5 - 1 - 10 - 1 - sum(taken for _, taken in head)
     title = fit_right("SLOT", 5) + " " + fit("STATE", 10) + fit("▒ cached █ new ▓ made", room + 1)
@@ -191,7 +201,8 @@ def _sequence_table(model: Any, view: View, width: int, height: int | None) -> I
     view.first = min(max(view.first, 0), max(len(sequences) - most, 0))
     for each in sequences[view.first : view.first + most]:
         guessed = (f"{each['accepted_tokens']}/{each['proposed_tokens']}", 12)
-        more = (guessed, (each["dropped_tokens"], 8)) if extra else ()
+        more = (guessed, (each["dropped_tokens"], 8)) if width >= _WIDE else ()
+        more += ((each.get("replica", ""), 10),) if has_replicas else ()
         tokens = (each["prompt_tokens"], 8), (each["cached_tokens"], 8), (each["generated_tokens"], 8)
         row = (*tokens, *more, (f"{_rate(each):.1f}", 8), (_time(each["seconds"]), 8))
         line: Line = [(f"{fit_right(_slot(each), 5)} {fit(each['state'], 10)}", "")]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from chaski.chat.events import Done, Event, Text, Thinking, ToolCall
+from chaski.chat.events import Attempt, Done, Event, Text, Thinking, ToolCall
 from chaski.chat.requests import Chat
 from chaski.cluster.replicas import Place, Replicas
 from chaski.cluster.resuming import Delivered, continued, repeatable
@@ -100,6 +100,7 @@ class _Routed(Generic[C]):
         """Continue on another replica, unless the limit of attempts is reached."""
         self._suspicion += 1 / num_suspects
         if self._suspicion > _MOST_SUSPICION:
+            self._replicas.losses.count_suspected()
             self._end(error)
             return
         _log.info("a request goes on with another replica: %s", error)
@@ -137,6 +138,9 @@ class RoutedAnswer(_Routed[Answerable]):
         self._tried: list[int] = []
         self._is_computing_prompt = False
         self._first_at = 0.0
+        # Lost replicas that this request was sent to, and when it was sent to the current one.
+        self._attempts: list[Attempt] = []
+        self._began = 0.0
 
     def begin(self) -> None:
         """Ask a replica for the prompt's block names if needed, then send the request to the best replica."""
@@ -171,6 +175,9 @@ class RoutedAnswer(_Routed[Answerable]):
             self._wait()
             return
         self._place, self._is_computing_prompt = place, True
+        self._began = perf_counter()
+        if self._attempts:
+            self._replicas.losses.count_resumed()
         self._delivered.restart()
         call = continued(self._call, self._delivered)
         try:
@@ -188,6 +195,7 @@ class RoutedAnswer(_Routed[Answerable]):
         if isinstance(reply, WorkerError):
             num_suspects = place.peer.num_lost or self._replicas.num_answers(place)
             self._leave()
+            self._attempts.append(self._attempt(place, type(reply).__name__))
             self._tried.append(place.replica)
             self._lost(reply, max(1, num_suspects))
         elif isinstance(reply, Exception):
@@ -206,7 +214,7 @@ class RoutedAnswer(_Routed[Answerable]):
         try:
             for new in self._delivered.new(event):
                 if isinstance(new, Done):
-                    self._end(new)
+                    self._end(replace(new, attempts=(*self._attempts, self._attempt(place))))
                 else:
                     self._suspicion = 0.0
                     self._put(new)
@@ -227,6 +235,9 @@ class RoutedAnswer(_Routed[Answerable]):
         tells = done.evaluated_tokens >= _TELLING and done.prefill_seconds > 0
         prefill = done.evaluated_tokens / done.prefill_seconds if tells else None
         self._replicas.measured(place, prefill, monotonic() - self._first_at)
+
+    def _attempt(self, place: Place, error: str | None = None) -> Attempt:
+        return Attempt(place.name, place.node, self._began, perf_counter(), error)
 
     def _leave(self) -> None:
         """Detach the request from its replica."""

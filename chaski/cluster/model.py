@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
-from chaski.cluster.answers import RoutedAnswer, RoutedCall
-from chaski.cluster.replica_set import Replacement, ReplicaSet, ReplicaState
-from chaski.errors import UnsupportedError, closed
+from chaski.cluster.answers import RoutedCall
+from chaski.cluster.replica_set import Replacement, ReplicaSet
+from chaski.cluster.routed_model import RoutedModel
+from chaski.errors import UnsupportedError
 from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
-from chaski.runner.channels.asynchronous import AsyncModel
-from chaski.runner.channels.blocking import ChannelMethods
 from chaski.runner.channels.messages import (
-    Answerable,
     CallHandle,
     LookLive,
     ModelCall,
@@ -24,7 +24,7 @@ from chaski.runner.states.state_calls import EraseSlot, LoadState, SaveSlot, Sav
 __all__ = ["ClusterModel"]
 
 
-class ClusterModel(ChannelMethods):
+class ClusterModel(RoutedModel):
     """The methods of an `LLM`, answered by the replicas of a cluster. Safe to use from several threads.
 
     If a replica is lost, another one continues its answers, and their readers see a pause. If the replicas
@@ -32,21 +32,8 @@ class ClusterModel(ChannelMethods):
     """
 
     def __init__(self, replicas: ReplicaSet) -> None:
+        super().__init__(replicas)
         self._replicas = replicas
-
-    @property
-    def is_running(self) -> bool:
-        """True until it is closed. Lost replicas are restarted."""
-        return not self._replicas.is_closed
-
-    @property
-    def num_replicas(self) -> int:
-        """The number of replicas that take requests, at least 1."""
-        return max(1, self._replicas.num_open)
-
-    def replicas(self) -> list[ReplicaState]:
-        """Describe the current replicas."""
-        return self._replicas.states()
 
     def replace(self) -> int:
         """Replace all replicas with new ones, a few at a time; return the new generation.
@@ -58,10 +45,6 @@ class ClusterModel(ChannelMethods):
     def replacement(self, generation: int) -> Replacement:
         """Return the progress of `replace`."""
         return self._replicas.replacement(generation)
-
-    def asynchronous(self) -> AsyncModel:
-        """The same model for event loops."""
-        return AsyncModel(self)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Start to answer a call, see `Channel`. Raises OptionError for values that cannot be sent, and
@@ -77,22 +60,7 @@ class ClusterModel(ChannelMethods):
                 raise UnsupportedError("states belong to one engine; a cluster saves and loads none")
             case LoadAdapter() | UnloadAdapter():
                 return _EveryReplica(self._replicas, call, put)
-        routed = (
-            RoutedAnswer(self._replicas, call, put)
-            if isinstance(call, Answerable)
-            else RoutedCall(self._replicas, call, put)
-        )
-        routed.begin()
-        return routed
-
-    def check_open(self) -> None:
-        """Raise ClosedError after `close`."""
-        if self._replicas.is_closed:
-            raise closed()
-
-    def close(self) -> None:
-        """End all replicas; requests that they were answering fail with ClosedError."""
-        self._replicas.close()
+        return self._route(call, put)
 
 
 class _EveryReplica:
@@ -130,7 +98,7 @@ class _LookEverywhere:
         self._found: list[LiveSequences] = []
         peers = replicas.peers()
         self._num_left = len(peers)
-        self._handles = [peer.start(LookLive(), self._take) for peer in peers]
+        self._handles = [peer.start(LookLive(), partial(self._take, peer.name)) for peer in peers]
         if not peers:
             self._put(_together([]))
 
@@ -139,10 +107,10 @@ class _LookEverywhere:
         for handle in self._handles:
             handle.cancel()
 
-    def _take(self, reply: ReplyOrError) -> None:
+    def _take(self, name: str, reply: ReplyOrError) -> None:
         self._num_left -= 1
         if isinstance(reply, LiveSequences):
-            self._found.append(reply)
+            self._found.append(reply.of_replica(name))
         if self._num_left == 0:
             self._put(_together(self._found))
 

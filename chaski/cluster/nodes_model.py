@@ -6,20 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chaski.cluster.answers import RoutedAnswer, RoutedCall
 from chaski.cluster.replicas import Ended
+from chaski.cluster.routed_model import RoutedModel
 from chaski.cluster.split_replica import SplitReplica
 from chaski.cluster.watched_nodes import NodeAddress, WatchedNodes
 from chaski.cluster.watched_worker import NOTHING
 from chaski.cluster_key import read_key
 from chaski.env import Environment
-from chaski.errors import closed
 from chaski.ml.backend import ProgressCallback
 from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
-from chaski.runner.channels.asynchronous import AsyncModel
-from chaski.runner.channels.blocking import ChannelMethods
 from chaski.runner.channels.messages import (
-    Answerable,
     CallHandle,
     Describe,
     Info,
@@ -32,26 +28,16 @@ from chaski.runner.channels.worker.client import Worker
 __all__ = ["NodesModel", "nodes_model_opener"]
 
 
-class NodesModel(ChannelMethods):
+class NodesModel(RoutedModel):
     """The methods of an `LLM`, computed by several nodes. Safe to use from several threads.
 
     If a node or the worker is lost, the model is loaded again on the nodes that are left, or on all of them
     if the node is back soon. Its answers then continue, and their readers see a pause.
     """
 
-    num_replicas = 1
-
     def __init__(self, replica: SplitReplica) -> None:
+        super().__init__(replica)
         self._replica = replica
-
-    @property
-    def is_running(self) -> bool:
-        """True until it is closed. A lost worker is replaced."""
-        return not self._replica.is_closed
-
-    def asynchronous(self) -> AsyncModel:
-        """The same model for event loops."""
-        return AsyncModel(self)
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Start to answer a call, see `Channel`. Raises OptionError for values that cannot be sent, and
@@ -62,29 +48,14 @@ class NodesModel(ChannelMethods):
         if isinstance(call, LoadAdapter | UnloadAdapter):
             self._replica.remember(call)
         elif peer is not None and isinstance(call, LookLive):
-            return peer.start(call, put)
+            return peer.start(call, lambda reply: put(self._replica.named(reply)))
         elif peer is None and isinstance(call, LookLive):
             put(NOTHING)
             return Ended()
         elif peer is None and info is not None and isinstance(call, Describe):
             put(info)  # sizes stay the same when the model is loaded again
             return Ended()
-        routed = (
-            RoutedAnswer(self._replica, call, put)
-            if isinstance(call, Answerable)
-            else RoutedCall(self._replica, call, put)
-        )
-        routed.begin()
-        return routed
-
-    def check_open(self) -> None:
-        """Raise ClosedError after `close`."""
-        if self._replica.is_closed:
-            raise closed()
-
-    def close(self) -> None:
-        """End the worker; requests that it was answering fail with ClosedError."""
-        self._replica.close()
+        return self._route(call, put)
 
 
 def nodes_model_opener(environment: Environment) -> Callable[..., NodesModel]:

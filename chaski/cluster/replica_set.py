@@ -14,7 +14,7 @@ from chaski.cluster.autoscaling import Bounds, Scaler
 from chaski.cluster.backoff import Backoff
 from chaski.cluster.members import Member, Members
 from chaski.cluster.peer import Patience, Peer
-from chaski.cluster.replicas import Place
+from chaski.cluster.replicas import Losses, Place, ReplicaState
 from chaski.cluster.router import Router
 from chaski.cluster.routing import Speed
 from chaski.errors import ChaskiError, WorkerError, error_class
@@ -24,7 +24,7 @@ from chaski.runner.channels.messages import ReplyOrError
 from chaski.runner.prefix.block_calls import Blocks, ListBlocks
 from chaski.runner.prefix.naming import BLOCK
 
-__all__ = ["Replacement", "ReplicaSet", "ReplicaState"]
+__all__ = ["Replacement", "ReplicaSet"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,19 +36,6 @@ _BLOCK_ROUNDS = 4
 _MISSING = 4.0
 # Assumed speed until answers were measured.
 _FIRST_SPEED = Speed(prefill=300.0, answer_seconds=5.0)
-
-
-class ReplicaState(Struct, frozen=True):
-    """The current state of a replica: `answers` of its `places` are taken. `shards` is as in `Member`."""
-
-    name: str
-    node: str
-    pid: int
-    places: int
-    answers: int
-    is_leaving: bool
-    generation: int
-    shards: tuple[tuple[str, int], ...] = ()
 
 
 class Replacement(Struct, frozen=True):
@@ -118,6 +105,8 @@ class ReplicaSet:
         self.failed_loads = 0
         self._is_closed = threading.Event()
         self._waiting: list[Callable[[], None]] = []
+        self._num_woken = 0
+        self.losses = Losses()
         self._thread = threading.Thread(target=self._watch, name="chaski-replicas", daemon=True)
         self._thread.start()
 
@@ -130,6 +119,11 @@ class ReplicaSet:
         """The number of replicas that take requests."""
         with self._lock:
             return len(self._router.replicas)
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of calls that wait for a replica."""
+        return max(len(self._waiting), self._num_woken)
 
     @property
     def problem(self) -> ChaskiError | None:
@@ -170,7 +164,8 @@ class ReplicaSet:
             others = set(self._router.replicas) - set(without)
             chosen = self._router.choose(blocks, prompt_tokens, without if others else ())
             tokens = self._router.given(chosen, blocks, prompt_tokens, monotonic())
-            return Place(chosen.replica, self._peers[chosen.replica][1], tokens)
+            member, peer = self._peers[chosen.replica]
+            return Place(chosen.replica, peer, tokens, member.name, member.node)
 
     def any_peer(self) -> Peer | None:
         """Return the least busy replica, for a call that takes no place.
@@ -385,8 +380,10 @@ class ReplicaSet:
     def _wake(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
+            self._num_woken = len(waiting)
         for call in waiting:
             call()
+        self._num_woken = 0
 
     def _ask_for_blocks(self) -> None:
         with self._lock:

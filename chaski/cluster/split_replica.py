@@ -13,7 +13,7 @@ from time import monotonic
 
 from chaski.cluster.backoff import Backoff
 from chaski.cluster.peer import LostReplicaError
-from chaski.cluster.replicas import Ended, Place
+from chaski.cluster.replicas import Ended, Losses, Place, ReplicaState
 from chaski.cluster.watched_nodes import NodeAddress, WatchedNodes
 from chaski.cluster.watched_worker import WatchedWorker, WorkerPatience
 from chaski.errors import ChaskiError, ClusterError, WorkerError
@@ -21,6 +21,7 @@ from chaski.ml.backend import ProgressCallback
 from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
 from chaski.runner.channels.messages import CallHandle, Info, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.channels.worker.client import Worker
+from chaski.runner.engine.live import LiveSequences
 
 __all__ = ["OpenOnNodes", "SplitReplica"]
 
@@ -59,6 +60,9 @@ class SplitReplica:
         self._number = self._num_answers = 0
         self._adapters: dict[str, LoadAdapter] = {}
         self._waiting: list[Callable[[], None]] = []
+        self._num_woken = 0
+        self._names = ""
+        self.losses = Losses()
         self._too_few, self._too_few_until = 0, 0.0
         self.problem: ChaskiError | None = None
         self.trouble = ""
@@ -76,6 +80,31 @@ class SplitReplica:
     def is_closed(self) -> bool:
         return self._is_closed.is_set()
 
+    @property
+    def num_waiting(self) -> int:
+        """The number of calls that wait until the model is loaded again."""
+        return max(len(self._waiting), self._num_woken)
+
+    def states(self) -> list[ReplicaState]:
+        """Describe the replica, unless the model is being loaded again."""
+        worker, info = self._worker, self.info
+        if self.any_peer() is None or worker is None or info is None:
+            return []
+        state = ReplicaState(
+            name=str(self._number),
+            node=self._names,
+            pid=worker.pid or 0,
+            places=info.parallel,
+            answers=self._num_answers,
+            is_leaving=False,
+            generation=0,
+        )
+        return [state]
+
+    def named(self, reply: ReplyOrError) -> ReplyOrError:
+        """Return figures of sequences with the name of the replica, and other replies as they are."""
+        return reply.of_replica(str(self._number)) if isinstance(reply, LiveSequences) else reply
+
     def any_peer(self) -> _Peer | None:
         """Return the replica, or None while it is loaded again."""
         peer = self._peer
@@ -88,7 +117,7 @@ class SplitReplica:
             if peer is None:
                 return None
             self._num_answers += 1
-            return Place(self._number, peer, prompt_tokens)
+            return Place(self._number, peer, prompt_tokens, str(self._number), self._names)
 
     def computed(self, place: Place) -> None:
         """Do nothing: there is no other replica to choose."""
@@ -211,7 +240,7 @@ class SplitReplica:
         for call in adapters:
             peer.start(call, _note_adapter)
         with self._lock:
-            self._peer = peer
+            self._peer, self._names = peer, ", ".join(node.name for node in nodes)
             self._number += 1
             self._num_answers = 0
             num_waiting = len(self._waiting)
@@ -265,8 +294,10 @@ class SplitReplica:
     def _wake(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
+            self._num_woken = len(waiting)
         for call in waiting:
             call()
+        self._num_woken = 0
 
 
 class _Peer:

@@ -11,7 +11,7 @@ from time import monotonic
 from msgspec import Struct
 
 from chaski.errors import ClusterError
-from chaski.ml.sharded.links import connect
+from chaski.ml import check_member
 
 __all__ = ["NodeAddress", "WatchedNodes"]
 
@@ -69,7 +69,7 @@ class WatchedNodes:
 
     def _problem_of(self, node: NodeAddress) -> str | None:
         try:
-            connect(node.host, node.port, self._key).close()
+            check_member(node.host, node.port, self._key)
         except ClusterError as error:
             return str(error)
         return None

@@ -40,6 +40,7 @@ __all__ = [
     "GPUOptions",
     "NodesOptions",
     "Options",
+    "check_member",
     "gpus_of",
     "has_gpu_driver",
     "measure_machine",
@@ -196,6 +197,13 @@ def serve_member(
 
         speed = BestSpeed(partial(measure_reading, cpu.threads or physical_cores(), cpu.isa))
     return MemberServer(host, port, key, lambda options: open_backend(backend, options, cpu), folders, speed)
+
+
+def check_member(host: str, port: int, key: bytes) -> None:
+    """Raise ClusterError unless a member of `serve_member` listens at an address and knows the key."""
+    from chaski.ml.sharded.links import connect
+
+    connect(host, port, key).close()
 
 
 def memory_bandwidth(threads: int, isa: str = "auto") -> float:

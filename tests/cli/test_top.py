@@ -128,6 +128,23 @@ def test_figures_of_the_picture() -> None:
     assert 0 < row.count("▒") < row.count("█") < row.count("·")
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_replicas_and_where_each_sequence_runs(width: int) -> None:
+    told = figures()
+    state = {"name": "4xwev5jp", "node": "vm (192.0.2.2)", "answers": 1, "places": 4}
+    told["models"][0]["replicas"] = [{**state, "shards": [["vm (192.0.2.2)", 1], ["other (192.0.2.3)", 2]]}]
+    told["models"][0]["waiting_for_replica"] = 2
+    told["models"][0]["sequences"][0]["replica"] = "4xwev5jp"
+    text = drawn(told, width=width)
+    assert "4xwev5jp    1 of 4 places taken on vm (192.0.2.2), other (192.0.2.3)" in text
+    assert "2 requests wait until the model is loaded again" in text
+    assert "REPLICA" in text
+    rows = [line for line in text.splitlines() if " decode " in line]
+    assert "4xwev5jp" in rows[0]
+    assert "4xwev5jp" not in rows[1]
+    assert {len(row) for row in rows} <= {width}
+
+
 def test_a_server_that_tells_less() -> None:
     """Older servers do not count cached, dropped or proposed tokens."""
     told = figures()

@@ -96,10 +96,18 @@ def test_prometheus_is_told_what_each_node_does(replicas: Replicas) -> None:
         for metric in Gauges(pool)._of_nodes()
     }
     labels = {"model": "tiny", "node": "here"}
+    names = [state.name for state in model.replicas()]
+    busy = [state.name for state in model.replicas() if state.answers]
+    assert len(busy) == 1
     assert told == {
         "chaski_node_replicas": [(labels, 2)],
         "chaski_node_places": [(labels, 8)],
         "chaski_node_running": [(labels, 1)],
+        "chaski_replica_places": [({**labels, "replica": name}, 4) for name in names],
+        "chaski_replica_running": [({**labels, "replica": name}, int(name in busy)) for name in names],
+        "chaski_replica_waiting": [({"model": "tiny"}, 0)],
+        "chaski_resumed": [({"model": "tiny"}, 0)],
+        "chaski_suspected": [({"model": "tiny"}, 0)],
     }
     stream.close()
 
@@ -145,6 +153,10 @@ def test_an_answer_goes_on_when_its_replica_dies(path: Path, replicas: Replicas,
     assert isinstance(done, Done)
     assert killed == 2
     assert done.generated_tokens == 600
+    lost = ["LostReplicaError", "LostReplicaError"]
+    assert [attempt.error for attempt in done.attempts] == [*lost, None]
+    assert len({attempt.replica for attempt in done.attempts}) == 3
+    assert model.losses.resumed == 2
     ids = [token for text in texts if isinstance(text, Text) for token in text.token_ids]
     assert len(ids) == 600
     if seed is not None:
@@ -243,6 +255,7 @@ def test_a_request_that_kills_every_replica_ends_with_an_error(replicas: Replica
         wait_until(lambda: all(map(lt, before, [len(replica.asked) for replica in replicas._all])))
     with pytest.raises(WorkerError, match="is gone"):
         model.generate("poison", **{**LONG, "num_predict": 900})
+    assert model.losses.suspected == 1
     for replica in replicas._all:
         replica.is_silent = False
     assert model.generate("0", num_predict=3, ignore_eos=True).token_ids

@@ -164,20 +164,24 @@ def test_requests_wait_and_get_503_when_the_limit_passes(
     settings = Settings(address=Address("127.0.0.1", 0), context=256, parallel=2)
     server = undo.enter_context(running(settings, tmp_path / "store", open_model))
     body = {"model": "tiny", "prompt": "once", "stream": False, "options": {"num_predict": 5, "seed": 1}}
-    expected = server.post("/api/generate", body).json()["response"]
+    expected = server.post("/api/generate", body).json["response"]
+    (model,) = server.get("/api/live").json["models"]
+    assert [replica["node"] for replica in model["replicas"]] == [", ".join(nodes.addresses)]
     nodes.kill(0)
     monkeypatch.setattr("chaski.cluster.answers._LONGEST_WAIT", 2.0)
     reply = server.post("/api/generate", body)
     assert reply.status == 503
     assert reply.headers["retry-after"] == "10"
-    assert f"node {nodes.addresses[0]} cannot be reached" in reply.json()["error"]
+    assert f"node {nodes.addresses[0]} cannot be reached" in reply.json["error"]
     monkeypatch.setattr("chaski.cluster.answers._LONGEST_WAIT", 120.0)
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(server.post("/api/generate", body)))
     waiting.start()
     nodes.start(0)
     waiting.join(60)
-    assert found[0].json()["response"] == expected
+    assert found[0].json["response"] == expected
+    metrics = server.get("/metrics").body.decode()
+    assert f'chaski_replica_running{{model="tiny:latest",node="{", ".join(nodes.addresses)}"' in metrics
 
 
 def test_a_verdict_about_the_model_is_an_error_at_once(tmp_path: Path, undo: ExitStack) -> None:

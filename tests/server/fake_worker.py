@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from chaski.chat.defaults import Defaults
-from chaski.chat.events import Done, Text
+from chaski.chat.events import Attempt, Done, Text
 from chaski.chat.layout import Prompt
 from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.requests import Chat, Embed, Fill, Generate, Rank
@@ -69,6 +69,7 @@ class Script:
     context: int = 4000
     max_context: int = 0
     unused_bytes: int = 0
+    attempts: tuple[Attempt, ...] = ()
     asked: list[ModelCall] = field(default_factory=list)
     opened: list[FakeWorker] = field(default_factory=list)
     cancelled: int = 0
@@ -222,5 +223,6 @@ class FakeWorker:
                 load_seconds=0.0,
                 prefill_seconds=0.1,
                 decode_seconds=0.2,
+                attempts=self.script.attempts,
             )
         )

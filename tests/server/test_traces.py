@@ -16,6 +16,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from chaski.chat.events import Attempt
 from chaski.errors import OutOfMemoryError, WorkerError
 from chaski.server.settings import Settings
 from chaski.server.telemetry.span_export import SpanExport
@@ -136,6 +137,29 @@ def test_several_answers_are_several_jobs(models: Path, spans: Spans) -> None:
     (request,) = [span for span in found if span.name == "POST /v1/chat/completions"]
     assert [job.parent.span_id for job in jobs] == [request.context.span_id] * 3
     assert {job.attributes["gen_ai.response.finish_reasons"] for job in jobs} == {("stop",)}
+
+
+def test_stays_at_replicas_are_below_their_job(models: Path, spans: Spans) -> None:
+    now = time.perf_counter()
+    lost = Attempt("first", "there (10.0.0.2)", now, now + 1.0, "LostReplicaError")
+    stays = (lost, Attempt("second", "here (10.0.0.1)", now + 1.5, now + 2.0))
+    with traced(models, Script(attempts=stays)) as server:
+        server.post("/api/chat", CHAT)
+        found = spans.wait(8)
+    (job,) = [span for span in found if span.name == "chat helper:latest"]
+    replicas = [span for span in found if span.name == "replica"]
+    assert [span.parent.span_id for span in replicas] == [job.context.span_id] * 2
+    assert [span.status.status_code for span in replicas] == [StatusCode.ERROR, StatusCode.UNSET]
+    assert [dict(span.attributes) for span in replicas] == [
+        {
+            "chaski.replica": "first",
+            "chaski.node": "there (10.0.0.2)",
+            "chaski.retry": 0,
+            "error.type": "LostReplicaError",
+        },
+        {"chaski.replica": "second", "chaski.node": "here (10.0.0.1)", "chaski.retry": 1},
+    ]
+    assert replicas[1].start_time - replicas[0].end_time == pytest.approx(5e8, abs=1e5)
 
 
 def test_failures(models: Path, spans: Spans) -> None:

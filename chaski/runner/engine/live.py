@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.chat.sendable import Sendable
 
@@ -22,6 +23,7 @@ class LiveSequence(Struct, frozen=True, kw_only=True):
     dropped_tokens    those of the prompt that were cut off, and those that left a full context
     proposed_tokens   tokens that speculation proposed; `accepted_tokens` of them were right
     seconds    the time since it came
+    replica    the replica that computes it; empty for a model without replicas
     """
 
     number: int
@@ -35,6 +37,7 @@ class LiveSequence(Struct, frozen=True, kw_only=True):
     proposed_tokens: int
     accepted_tokens: int
     seconds: float
+    replica: str = ""
 
 
 class TokenTotals(NamedTuple):
@@ -71,3 +74,8 @@ class LiveSequences(Sendable, frozen=True, kw_only=True):
     totals: TokenTotals
     num_sequences: int
     sequences: tuple[LiveSequence, ...]
+
+    def of_replica(self, name: str) -> LiveSequences:
+        """Return the same figures with the name of the replica that they come from."""
+        named = tuple(replace(each, replica=name) for each in self.sequences)
+        return replace(self, sequences=named)

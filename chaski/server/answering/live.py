@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from chaski.cluster.routed_model import RoutedModel
 from chaski.errors import ChaskiError
 from chaski.ml.machine import available_memory, total_memory
 from chaski.runner.engine.live import LiveSequence, LiveSequences
@@ -106,6 +107,9 @@ def _model(model: LoadedModel, now: LiveSequences | None, before: LiveSequences 
         ],
         "experts": to_builtins(memory.experts),
     }
+    if isinstance(model.worker, RoutedModel):
+        shown["replicas"] = [to_builtins(replica) for replica in model.worker.replicas()]
+        shown["waiting_for_replica"] = model.worker.num_waiting
     if now is None:
         return shown
     past = {each.number: each for each in before.sequences} if before is not None else {}
@@ -149,6 +153,7 @@ def _sequence(now: LiveSequence, before: LiveSequence | None, seconds: float) ->
         "prompt_tokens_per_second": _rate(computed, seconds),
         "generated_tokens_per_second": _rate(generated, seconds),
         "seconds": round(now.seconds, 3),
+        **({"replica": now.replica} if now.replica else {}),
     }
 
 

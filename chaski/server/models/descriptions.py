@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from chaski.cluster.model import ClusterModel
+from chaski.cluster.routed_model import RoutedModel
 from chaski.errors import ChaskiError
 from chaski.runner.loading import descriptions
 from chaski.runner.loading.descriptions import speculation_of
@@ -70,8 +70,8 @@ def _running(catalog: Catalog, loaded: LoadedModel) -> dict[str, Any]:
 
 
 def _replicas(loaded: LoadedModel) -> dict[str, Any]:
-    """Return the replicas of a model in a cluster, with their machines."""
-    if not isinstance(loaded.worker, ClusterModel):
+    """Return the replicas of a model that several machines compute."""
+    if not isinstance(loaded.worker, RoutedModel):
         return {}
     return {"replicas": [to_builtins(replica) for replica in loaded.worker.replicas()]}
 

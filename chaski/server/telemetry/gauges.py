@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chaski.cluster.model import ClusterModel
-from chaski.cluster.replica_set import ReplicaState
+from chaski.cluster.replicas import ReplicaState
+from chaski.cluster.routed_model import RoutedModel
 from chaski.errors import ChaskiError
 from chaski.runner.channels.cache_picture import CacheKind, CachePicture
 from chaski.server.models.loaded import LoadedModel
@@ -126,15 +126,15 @@ class Gauges:
         yield from (requests, hits, read, slots)
 
     def _of_nodes(self) -> Iterator[Metric]:
-        """Yield the gauges of a cluster's nodes. Replicas are not labels, since they come and go."""
-        from prometheus_client.core import GaugeMetricFamily
+        """Yield the series of models that have replicas, by node and by replica."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        clustered = [
+        routed = [
             (model.name, model.worker)
             for model in self._models.loaded
-            if isinstance(model.worker, ClusterModel)
+            if isinstance(model.worker, RoutedModel)
         ]
-        if not clustered:
+        if not routed:
             return
         labels = ["model", "node"]
         replicas = GaugeMetricFamily("chaski_node_replicas", "Replicas of a model on a node", labels=labels)
@@ -142,15 +142,36 @@ class Gauges:
         running = GaugeMetricFamily(
             "chaski_node_running", "Requests that these replicas answer", labels=labels
         )
-        for name, model in clustered:
+        labels = ["model", "node", "replica"]
+        replica_places = GaugeMetricFamily("chaski_replica_places", "Places of a replica", labels=labels)
+        replica_running = GaugeMetricFamily(
+            "chaski_replica_running", "Requests that a replica answers", labels=labels
+        )
+        label = ["model"]
+        waiting = GaugeMetricFamily(
+            "chaski_replica_waiting", "Requests that wait for a replica of a model", labels=label
+        )
+        resumed = CounterMetricFamily(
+            "chaski_resumed", "Times that an answer continued after the loss of its replica", labels=label
+        )
+        suspected = CounterMetricFamily(
+            "chaski_suspected", "Requests that ended because replicas died while they answered", labels=label
+        )
+        for name, model in routed:
+            waiting.add_metric([name], model.num_waiting)
+            resumed.add_metric([name], model.losses.resumed)
+            suspected.add_metric([name], model.losses.suspected)
             by_node: dict[str, list[ReplicaState]] = {}
             for state in model.replicas():
                 by_node.setdefault(state.node, []).append(state)
+                replica_places.add_metric([name, state.node, state.name], state.places)
+                replica_running.add_metric([name, state.node, state.name], state.answers)
             for node, states in by_node.items():
                 replicas.add_metric([name, node], len(states))
                 places.add_metric([name, node], sum(state.places for state in states))
                 running.add_metric([name, node], sum(state.answers for state in states))
-        yield from (replicas, places, running)
+        yield from (replicas, places, running, replica_places, replica_running)
+        yield from (waiting, resumed, suspected)
 
     def _vllm(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily

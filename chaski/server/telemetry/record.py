@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from chaski.chat.events import Done
+from chaski.chat.events import Attempt, Done
 
 __all__ = ["Ending", "Operation", "RequestRecord"]
 
@@ -57,6 +58,11 @@ class RequestRecord(Struct, eq=False):
     def total_seconds(self) -> float | None:
         """Time from its arrival to its end."""
         return None if self.ended is None else self.ended - self.arrived
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """The replicas that the request was sent to."""
+        return () if self.done is None else self.done.attempts
 
     @property
     def load_seconds(self) -> float | None:

@@ -18,6 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from chaski.chat.events import Attempt
 from chaski.server.telemetry.exchange import CLIENT_LEFT, Exchange
 from chaski.server.telemetry.record import RequestRecord
 
@@ -78,7 +79,21 @@ class Traces:
         for name, begin, end in _phases(record, record.ended):
             phase = self._tracer.start_span(name, below, start_time=clock.at(begin))
             phase.end(clock.at(end))
+        for number, attempt in enumerate(record.attempts):
+            self._attempt(below, clock, number, attempt)
         span.end(clock.at(record.ended))
+
+    def _attempt(self, context: Context, clock: _Clock, number: int, attempt: Attempt) -> None:
+        """Make the span of a stay at a replica; all but the last one failed."""
+        attributes = {"chaski.replica": attempt.replica, "chaski.node": attempt.node, "chaski.retry": number}
+        if attempt.error is not None:
+            attributes["error.type"] = attempt.error
+        span = self._tracer.start_span(
+            "replica", context, SpanKind.CLIENT, attributes, start_time=clock.at(attempt.began)
+        )
+        if attempt.error is not None:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(clock.at(attempt.ended))
 
 
 class _Clock:
