@@ -20,6 +20,7 @@ ChaskiError
 │   ├── AccessDeniedError     it requires other credentials
 │   └── DigestError           its bytes do not have the requested digest
 ├── OutOfMemoryError          the plan does not fit; names the required memory
+│   └── NoNodeError           no node of a cluster could hold the model, even if it held no other
 ├── CacheError
 │   ├── CacheFullError        no free cells for the batch
 │   └── NotSupportedError     this cache cannot do that; remove the whole sequence instead
@@ -64,6 +65,7 @@ __all__ = [
     "ModelError",
     "ModelNotFoundError",
     "ModelfileError",
+    "NoNodeError",
     "NoReplicaError",
     "NotSupportedError",
     "OptionError",
@@ -178,6 +180,10 @@ class DigestError(RegistryError):
 
 class OutOfMemoryError(ChaskiError):
     """The memory that a plan needs cannot be reserved."""
+
+
+class NoNodeError(OutOfMemoryError):
+    """No node of a cluster could hold the model, even if it held no other."""
 
 
 class CacheError(ChaskiError):

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from chaski import errors
@@ -23,6 +23,7 @@ from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.links import new_key
 from chaski.cluster.members import Member, node_label
 from chaski.cluster.model import ClusterModel
+from chaski.cluster.plan import Amount
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.replica_set import ReplicaSet
 from chaski.cluster.shared_files import SharedFile
@@ -32,7 +33,7 @@ from chaski.ml.backend import ProgressCallback
 from chaski.names import AUTO
 from chaski.standard_streams import open_missing
 
-__all__ = ["LOCAL", "Cluster", "Node"]
+__all__ = ["LOCAL", "Cluster", "Node", "RunningApplication"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,15 +50,15 @@ _FRESH = 10.0
 # Seconds between two attempts to connect again.
 _PAUSE = 3.0
 _LEAVING = 20.0
-# Seconds to wait for Ray's reply to a drain request.
-_DRAINING = 30.0
+# Seconds to wait for Ray's reply to a command of an operator.
+_COMMAND = 30.0
 
 
 class Node(Struct, frozen=True):
     """A machine of a cluster: its name, its address, and the cores, memory and GPUs that Ray may use there.
 
-    `memory` and `gpu_memory` (all GPUs together) are in bytes, or 0 if unknown. Ray starts no more replicas
-    on a node that `is_drained`.
+    `memory` and `gpu_memory` (all GPUs together) are in bytes, or 0 if unknown. `free` is what no replica has
+    reserved. Ray starts no more replicas on a node that `is_drained`.
     """
 
     name: str
@@ -67,11 +68,35 @@ class Node(Struct, frozen=True):
     gpus: float
     gpu_memory: int
     is_drained: bool = False
+    free: Amount = Amount()
 
     @property
     def label(self) -> str:
         """The label by which replicas name this node."""
         return node_label(self.name, self.address)
+
+
+class RunningApplication(Struct, frozen=True):
+    """The replicas of a model in the cluster, for this server, another one, or none.
+
+    name          of the application of Ray Serve
+    model         the model's name; empty if unknown
+    wanted_by     the servers that want it
+    replicas      replicas that run; `starting` more have no known node
+    cores         reserved for each replica, as `memory`, in bytes, on all its nodes together
+    seconds_left  seconds after which it is deleted unless a server wants it; None if one does
+    """
+
+    name: str
+    model: str
+    wanted_by: tuple[str, ...]
+    replicas: int
+    starting: int
+    nodes: tuple[str, ...]
+    cores: float
+    memory: int
+    is_leaving: bool
+    seconds_left: float | None
 
 
 class _Wanted(Struct, frozen=True):
@@ -80,15 +105,6 @@ class _Wanted(Struct, frozen=True):
     options: ReplicaOptions
     number: int
     generation: int
-
-    def said(self) -> dict[str, Any]:
-        """Return the request to Ray's process as a JSON object."""
-        return {
-            "deploy": self.options.model,
-            "number": self.number,
-            "generation": self.generation,
-            "options": to_builtins(self.options),
-        }
 
 
 class Cluster:
@@ -103,6 +119,8 @@ class Cluster:
     gpus     of each replica, or of each of its nodes; None uses one GPU if the cluster has any that the
              environment's backend supports
     models   number of models that share the cores of a node
+    server   the name of this server in the cluster; one that starts again has the same name. By default that
+             of this machine
 
     Raises ClusterError if Ray cannot be started or reached, and MissingPackageError if it is not installed.
     """
@@ -116,8 +134,10 @@ class Cluster:
         split: str = "layers",
         gpus: float | None = None,
         models: int = 1,
+        server: str | None = None,
     ) -> None:
         self._address = address
+        self._server = server or socket.gethostname()
         self._num_models = models
         self._bounds = bounds
         self._shards = shards
@@ -127,9 +147,11 @@ class Cluster:
         self._is_closed = threading.Event()
         # The models that need replicas, and the models whose replicas must end.
         self._wanted: dict[str, _Wanted] = {}
+        self._models: dict[str, ClusterModel] = {}
         self._ending: set[str] = set()
-        # For each node to be drained, by label: the reason why Ray refuses, or None if it accepts.
-        self._drained: dict[str, str | None] = {}
+        # For each command of an operator and its object: the reason why it was refused, or None.
+        self._did: dict[tuple[str, str], str | None] = {}
+        self._applications: list[RunningApplication] = []
         self._members: dict[str, list[Member] | None] = {}
         self._heard_at = monotonic()
         self._nodes: list[Node] = []
@@ -144,6 +166,10 @@ class Cluster:
     def nodes(self) -> list[Node]:
         """Return the machines of the cluster, as of the last query to Ray."""
         return list(self._nodes)
+
+    def applications(self) -> list[RunningApplication]:
+        """Return the models that run in the cluster, as of the last query to Ray."""
+        return list(self._applications)
 
     def _least_cores(self) -> int:
         return min((node.cpus for node in self._nodes if node.cpus), default=1)
@@ -185,7 +211,9 @@ class Cluster:
             per_node=max(1, self._least_cores() // options["threads"]),
         )
         self.deploy(made, self._bounds.least)
-        return ClusterModel(ReplicaSet(_Members(self, made), self._bounds, progress=progress))
+        model = ClusterModel(ReplicaSet(_Members(self, made), self._bounds, progress=progress))
+        self._models[made.model] = model
+        return model
 
     def list(self, model: str) -> Sequence[Member] | None:
         """Return the replicas of a model, or None while they are unknown."""
@@ -229,27 +257,37 @@ class Cluster:
         (node,) = found
         if not any(other.cpus and not other.is_drained for other in nodes if other is not node):
             raise ClusterError(f"no other node than {node.label} has cores for its replicas: start one first")
+        self._do("drain", node.label)
+        return node
+
+    def remove(self, application: str) -> None:
+        """Delete an application that no server wants.
+
+        Raises ClusterError if there is none with this name, or if a server wants it.
+        """
+        self._do("remove", application)
+
+    def _do(self, what: str, name: str) -> None:
+        """Let Ray's process carry out a command. Raises ClusterError if it is refused."""
         with self._lock:
-            self._drained.pop(node.label, None)
-            self._process.tell({"drain": node.label})
-            until = monotonic() + _DRAINING
-            while node.label not in self._drained:
+            self._did.pop((what, name), None)
+            self._process.tell({"do": what, "to": name})
+            until = monotonic() + _COMMAND
+            while (what, name) not in self._did:
                 if not self._is_connected or monotonic() > until:
-                    raise ClusterError(
-                        f"Ray does not say whether it drains {node.label}; it may be tried again"
-                    )
+                    raise ClusterError(f"Ray does not reply to {what} {name}; you can try again")
                 self._lock.wait(1.0)
-            problem = self._drained[node.label]
+            problem = self._did[what, name]
         if problem is not None:
             raise ClusterError(problem)
-        return node
 
     def end(self, options: ReplicaOptions) -> None:
         """End all replicas of a model, and wait until they are gone while Ray is reachable."""
         with self._lock:
             self._wanted.pop(options.model, None)
+            self._models.pop(options.model, None)
             self._ending.add(options.model)
-            self._process.tell({"end": options.model})
+            self._tell_wanted()
             until = monotonic() + options.leaving_seconds
             while options.model in self._ending and self._is_connected and monotonic() < until:
                 self._lock.wait(1.0)
@@ -263,12 +301,22 @@ class Cluster:
     def _want(self, wanted: _Wanted) -> None:
         self._wanted[wanted.options.model] = wanted
         self._ending.discard(wanted.options.model)
-        self._process.tell(wanted.said())
+        self._tell_wanted()
+
+    def _tell_wanted(self) -> None:
+        """Tell Ray's process everything that is wanted, and what it must end."""
+        wanted = [to_builtins(each) for each in self._wanted.values()]
+        self._process.tell({"wanted": wanted, "ending": list(self._ending)})
+
+    def _tell_use(self) -> None:
+        """Tell for how many seconds each model has been idle, or None while it is in use."""
+        if idle := {name: model.idle_seconds() for name, model in list(self._models.items())}:
+            self._process.tell({"idle": idle})
 
     def _connect(self) -> None:
         """Start a process that connects to Ray. Raises its connection error."""
         _check_somebody_listens(self._address)
-        self._process = _RayProcess(self._address, self.key)
+        self._process = _RayProcess(self._address, self.key, self._server)
         try:
             self._take(self._process.greeting())
         except ChaskiError:
@@ -294,10 +342,7 @@ class Cluster:
                 _log.info("%s", error)
                 continue
             with self._lock:
-                for wanted in self._wanted.values():
-                    self._process.tell(wanted.said())
-                for model in self._ending:
-                    self._process.tell({"end": model})
+                self._tell_wanted()
             if self._is_closed.is_set():  # meanwhile
                 self._process.end()
             _log.warning("the connection to Ray is restored")
@@ -311,19 +356,26 @@ class Cluster:
             if "key" in said:
                 self.key = bytes.fromhex(said["key"])
             if "nodes" in said:
-                self._nodes = [Node(**node) for node in said["nodes"]]
+                self._nodes = [convert(node, Node) for node in said["nodes"]]
+            if "applications" in said:
+                self._applications = convert(said["applications"], list[RunningApplication])
             if "members" in said:
                 self._heard_at = monotonic()
                 self._members = {
                     model: None if members is None else list(map(_member, members))
                     for model, members in said["members"].items()
                 }
-            if "drained" in said:
-                self._drained[said["drained"]] = said["refusal"]
+            if "did" in said:
+                self._did[said["did"], said["to"]] = said["refusal"]
                 self._lock.notify_all()
             if "ended" in said:
                 self._ending.discard(said["ended"])
                 self._lock.notify_all()
+        if "members" in said:
+            self._tell_use()
+        for name in said.get("unload", ()):
+            if (model := self._models.get(name)) is not None:
+                model.make_room()
 
 
 class _Members:
@@ -354,7 +406,7 @@ class _Members:
 class _RayProcess:
     """A process that talks to Ray (`ray_process.py`), from its start to its end."""
 
-    def __init__(self, address: str, key: bytes) -> None:
+    def __init__(self, address: str, key: bytes, server: str) -> None:
         open_missing()  # otherwise a socket could get the number of a standard stream
         self._end, theirs = socket.socketpair()
         self._end.settimeout(_SILENCE)
@@ -371,7 +423,8 @@ class _RayProcess:
                 # Ctrl-C on a terminal signals the whole process group. Only the parent should handle it.
                 process_group=0,
             )
-        self.tell({"address": address, "key": key.hex(), "log_level": _log.getEffectiveLevel()})
+        level = _log.getEffectiveLevel()
+        self.tell({"address": address, "key": key.hex(), "server": server, "log_level": level})
 
     def greeting(self) -> dict[str, Any]:
         """Return its first message: that it is connected, or why not."""

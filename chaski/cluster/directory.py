@@ -1,18 +1,21 @@
-"""The directory of a cluster: a Ray actor that stores the replicas of all models and the key of their links.
+"""The directory of a cluster: a Ray actor with the replicas of all models, the models that servers want, and
+the key of their links.
 
-Replicas register themselves every second. A replica without recent registration is not listed. An actor that
-was restarted is empty at first and complete a second later, as is a cluster whose head came back.
+Replicas register themselves every second, and servers renew what they want twice a second. A replica or a
+server without recent registration is not listed. An actor that was restarted is empty at first and complete a
+second later, as is a cluster whose head came back.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from time import monotonic
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 
+from chaski.cluster.entries import Claim, Entries, Listed
 from chaski.cluster.members import Member
 
 __all__ = ["Directory"]
@@ -20,42 +23,11 @@ __all__ = ["Directory"]
 _log = logging.getLogger(__name__)
 
 NAMESPACE = "chaski"
-_NAME = "directory"
-# Seconds after its last registration for which a replica is listed.
-_FORGET = 10.0
+# Actors outlive servers, so another interface has another name.
+_NAME = "directory 2"
 _PATIENCE = 5.0
 # On a busy machine, the first request may have to wait until the actor is started.
 _FIRST_PATIENCE = 60.0
-
-
-class _Entries:
-    """The actor itself."""
-
-    def __init__(self) -> None:
-        self._key: bytes | None = None
-        self._entries: dict[str, dict[str, tuple[float, Member]]] = {}
-
-    def key(self, known: bytes) -> bytes:
-        """Return the key of the cluster. An actor without a key adopts `known`."""
-        if self._key is None:
-            self._key = known
-        return self._key
-
-    def enter(self, model: str, member: Member, key: bytes) -> None:
-        """Add or update a replica of a model."""
-        self.key(key)
-        self._entries.setdefault(model, {})[member.name] = monotonic(), member
-
-    def list(self, model: str) -> list[Member]:
-        """Return the replicas of a model."""
-        now, entries = monotonic(), self._entries.get(model, {})
-        for name in [name for name, (at, _) in entries.items() if now - at > _FORGET]:
-            del entries[name]
-        return [member for _, member in entries.values()]
-
-    def forget(self, model: str) -> None:
-        """Forget all replicas of a model."""
-        self._entries.pop(model, None)
 
 
 class Directory:
@@ -73,9 +45,9 @@ class Directory:
         """Register a replica. Does nothing if the directory cannot be reached; the caller retries."""
         self._try("enter", model, member, self.key)
 
-    def list(self, model: str) -> list[Member] | None:
-        """Return the replicas of a model, or None if the directory cannot be reached."""
-        found: list[Member] | None = self._try("list", model)
+    def renew(self, server: str, claims: Sequence[Claim]) -> Listed | None:
+        """Note what a server wants; return the content, or None if the directory cannot be reached."""
+        found: Listed | None = self._try("renew", server, claims, self.key)
         return found
 
     def forget(self, model: str) -> None:
@@ -101,7 +73,7 @@ class Directory:
         with self._lock:
             if self._actor is None:
                 self._actor = (
-                    ray.remote(_Entries)
+                    ray.remote(Entries)
                     .options(
                         name=_NAME,
                         namespace=NAMESPACE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
@@ -34,6 +35,8 @@ class ClusterModel(RoutedModel):
     def __init__(self, replicas: ReplicaSet) -> None:
         super().__init__(replicas)
         self._replicas = replicas
+        self._idle_seconds: Callable[[], float | None] = lambda: None
+        self._unload: Callable[[], None] = lambda: None
 
     def replace(self) -> int:
         """Replace all replicas with new ones, a few at a time; return the new generation.
@@ -45,6 +48,24 @@ class ClusterModel(RoutedModel):
     def replacement(self, generation: int) -> Replacement:
         """Return the progress of `replace`."""
         return self._replicas.replacement(generation)
+
+    def lend(self, idle_seconds: Callable[[], float | None], unload: Callable[[], None]) -> None:
+        """Allow the cluster to ask for this model's place while it is idle, for a model that is in use.
+
+        idle_seconds  returns the seconds since its last request ended, None while it is in use
+        unload        called from another thread to unload it, perhaps several times
+
+        Without this call the model always counts as in use.
+        """
+        self._idle_seconds, self._unload = idle_seconds, unload
+
+    def idle_seconds(self) -> float | None:
+        """Return for how many seconds the model has been idle, or None while it is in use."""
+        return self._idle_seconds()
+
+    def make_room(self) -> None:
+        """Ask the owner to unload the model if it is still idle."""
+        self._unload()
 
     def start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
         """Start to answer a call, see `Channel`. Raises OptionError for values that cannot be sent, and

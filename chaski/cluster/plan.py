@@ -264,7 +264,7 @@ class _Room:
         number = f" on {len(want.parts)} nodes" if len(want.parts) > 1 else ""
         if len(with_devices) >= len(want.parts):
             free = max(free.memory for free in with_devices)
-            what = f"no free memory on any node: {part.memory / 1e9:.2f} GB needed{number}, {_gb(free)} free"
+            what = f"no free memory on any node: {_gb(part.memory)} needed{number}, {_gb(free)} free"
         elif sum(free.cores + _STEP >= part.cores for free in self.free.values()) >= len(want.parts):
             most = max((free.gpus for free in self.free.values()), default=0.0)
             what = f"no free GPUs on any node: {part.gpus:g} needed{number}, {_number(most)} free"
@@ -303,7 +303,7 @@ def _find(parts: Sequence[Amount], free: Mapping[str, Amount]) -> tuple[str, ...
 
 
 def _gb(num_bytes: int) -> str:
-    return f"{max(0, num_bytes) / 1e9:.2f} GB"
+    return f"{max(0, num_bytes) / 1e9:.3f} GB"
 
 
 def _number(number: float) -> str:

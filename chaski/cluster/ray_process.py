@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _ROUND = 0.5
-# Rounds between two queries of the nodes.
-_NODE_ROUNDS = 10
 
 
 class _Teller:
@@ -57,7 +55,8 @@ def main() -> None:
         with optional_package("ray[serve]", "cluster", "a cluster"):
             from chaski.cluster.deployment import Deployments
         logging.getLogger("ray").setLevel(logging.WARNING)
-        deployments = Deployments(begin["address"], bytes.fromhex(begin["key"]), tell)
+        key = bytes.fromhex(begin["key"])
+        deployments = Deployments(begin["address"], key, begin["server"], tell)
         tell({"key": deployments.key.hex(), "nodes": deployments.nodes()})
     except ChaskiError as error:
         tell({"problem": [class_name(error), str(error)]})
@@ -65,39 +64,36 @@ def main() -> None:
     except Exception as error:  # Ray has errors of many kinds
         tell({"problem": ["ClusterError", f"the cluster at {begin['address']} cannot be used: {error}"]})
         return
-    threading.Thread(target=_tell_what_is_there, args=(deployments, tell), daemon=True).start()
+    threading.Thread(target=_tell_members, args=(deployments, tell), daemon=True).start()
+    threading.Thread(target=deployments.follow, daemon=True).start()
     for line in lines:
-        wanted = json.loads(line)
-        if "deploy" in wanted:
-            deployments.deploy(wanted["deploy"], wanted["number"], wanted["generation"], wanted["options"])
-        elif "drain" in wanted:
-            threading.Thread(target=_drain, args=(deployments, wanted["drain"], tell), daemon=True).start()
+        said = json.loads(line)
+        if "wanted" in said:
+            deployments.want(said["wanted"], said["ending"])
+        elif "idle" in said:
+            deployments.reconciler.note_idle(said["idle"])
         else:
-            deployments.end(wanted["end"])
+            command = deployments, said["do"], said["to"], tell
+            threading.Thread(target=_do, args=command, daemon=True).start()
     import ray
 
     ray.shutdown()
 
 
-def _drain(deployments: Deployments, label: str, tell: _Teller) -> None:
+def _do(deployments: Deployments, what: str, name: str, tell: _Teller) -> None:
+    """Carry out an operator's command, and report why it was refused, or None."""
     refusal = None
     try:
-        deployments.drain(label)
+        {"drain": deployments.drain, "remove": deployments.remove}[what](name)
     except Exception as error:  # Ray has errors of many kinds
         refusal = str(error)
-    tell({"drained": label, "refusal": refusal})
+    tell({"did": what, "to": name, "refusal": refusal})
 
 
-def _tell_what_is_there(deployments: Deployments, tell: _Teller) -> None:
-    pause, number = threading.Event(), 0
+def _tell_members(deployments: Deployments, tell: _Teller) -> None:
+    pause = threading.Event()
     while not pause.wait(_ROUND):
-        tell({"members": deployments.members()})
-        number += 1
-        if number % _NODE_ROUNDS == 0:
-            try:
-                tell({"nodes": deployments.nodes()})
-            except Exception as error:
-                logging.getLogger(__name__).info("Ray does not list its nodes: %s", error)
+        tell({"members": deployments.reconciler.members()})
 
 
 if __name__ == "__main__":

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, to_builtins
 
 from chaski.cluster.shared_files import SharedFile
+from chaski.names import ModelName
 
-__all__ = ["ReplicaOptions"]
+__all__ = ["PREFIX", "ReplicaOptions"]
+
+PREFIX = "chaski-"
+"""The begin of the names of chaski's applications."""
 
 
 class ReplicaOptions(Struct, frozen=True):
@@ -53,12 +59,19 @@ class ReplicaOptions(Struct, frozen=True):
         return cores if cores < 1 else math.floor(cores)
 
     @property
+    def label(self) -> str:
+        """The name of the stored model, or else of its file."""
+        file = self.files["model"]
+        return Path(file.path).stem if file.model is None else ModelName.parse(file.model).short
+
+    @property
     def model(self) -> str:
         """The name of the model in the cluster, derived from what its answers depend on.
 
-        A restarted server thus finds its replicas.
+        A restarted server thus finds its replicas. The begin of the name helps readers.
         """
         values = to_builtins(self)
         del values["sharing"], values["per_node"]
         said = json.dumps(values, sort_keys=True).encode()
-        return f"chaski-{blake2b(said, digest_size=8).hexdigest()}"
+        readable = re.sub(r"[^a-z0-9.]+", "-", self.label.lower())[-40:].strip("-.")
+        return f"{PREFIX}{readable}-{blake2b(said, digest_size=8).hexdigest()}"

@@ -128,6 +128,7 @@ ROUTES = (
     _json("POST", "/api/copy", ADMIN, store.copy, Body(ollama_fields.COPY)),
     _json("POST", "/api/states", ADMIN, states.keep, Body(ollama_fields.KEEP_STATE)),
     _json("POST", "/api/cluster/drain", ADMIN, cluster.drain, Body(ollama_fields.DRAIN)),
+    _json("POST", "/api/cluster/remove", ADMIN, cluster.remove, Body(ollama_fields.REMOVE)),
     _json("POST", "/api/cluster/replace", ADMIN, cluster.replace, Body(ollama_fields.REPLACE)),
     _json("POST", "/api/pull", ADMIN, store.pull, Body(ollama_fields.REGISTRY)),
     _json("POST", "/api/push", ADMIN, store.push, Body(ollama_fields.REGISTRY)),

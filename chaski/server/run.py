@@ -84,6 +84,7 @@ def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
         settings.split,
         settings.gpus,
         settings.max_loaded,
+        f"{socket.gethostname()}:{settings.address.port}",
     )
     stack.callback(cluster.close)
     return cluster

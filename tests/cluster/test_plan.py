@@ -70,7 +70,7 @@ def test_only_models_whose_place_helps_are_unloaded() -> None:
         (
             Amount(1, 4 * GB),
             Amount(1, 5 * GB),
-            "no free memory on any node: 5.00 GB needed, 4.00 GB free",
+            "no free memory on any node: 5.000 GB needed, 4.000 GB free",
         ),
         (Amount(1, 4 * GB), Amount(0.5, GB, 1), "no free GPUs on any node: 1 needed, 0 free"),
     ],
@@ -122,7 +122,7 @@ def test_parts_of_a_replica_are_on_different_nodes() -> None:
     assert plan(nodes, [], [split], GRACE).numbers == {"split": 1}
     larger = replace(split, parts=(Amount(1, 4 * GB), Amount(1, 4 * GB)))
     message = plan(nodes, [], [larger], GRACE).refused["split"]
-    assert message.startswith("no free memory on any node: 4.00 GB needed on 2 nodes")
+    assert message.startswith("no free memory on any node: 4.000 GB needed on 2 nodes")
     assert plan(nodes[:1], [], [split], GRACE).refused["split"].startswith("no free cores on any node")
 
 

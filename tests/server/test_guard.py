@@ -204,6 +204,7 @@ def test_with_a_key(guarded: Running) -> None:
         ("POST", "/api/create"),
         ("POST", "/api/copy"),
         ("POST", "/api/cluster/drain"),
+        ("POST", "/api/cluster/remove"),
         ("POST", "/api/cluster/replace"),
         ("DELETE", "/api/delete"),
         ("POST", f"/api/blobs/sha256:{'0' * 64}"),

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from chaski.errors import BusyError, GGUFError, OutOfMemoryError
+from chaski.errors import BusyError, GGUFError, NoNodeError, OutOfMemoryError
 from chaski.runner.channels.messages import Describe
 from chaski.server.models.loaded import ModelNeeds
 from chaski.server.models.pool import ModelPool
 from chaski.server.models.queue import FairQueue
 from chaski.server.settings import Settings
-from tests.server.fake_worker import Script
+from tests.server.fake_worker import FakeWorker, Script
 
 
 def needs(name: str, **more: Any) -> ModelNeeds:
@@ -176,6 +176,101 @@ def test_a_cluster_has_one_context_for_all_replicas() -> None:
     with_models(test, script, cluster="local")
     assert [worker.options["context"] for worker in script.opened] == [4096, 100, 2000]
     assert all(worker.options["parallel"] == 4 for worker in script.opened)
+
+
+def test_a_cluster_loads_models_at_the_same_time_but_not_more_than_are_allowed() -> None:
+    script, may_load = Script(), threading.Event()
+
+    def fail(options: dict[str, Any]) -> None:
+        if options["context"] == 77:
+            assert may_load.wait(5)
+
+    script.fail = fail
+
+    async def test(models: ModelPool) -> None:
+        slow = asyncio.create_task(use(models, "slow", context=77))
+        await use(models, "a")
+        await models.expire(Path("/a"))
+        assert names(models) == [], "the load does not delay this"
+        await use(models, "b")
+        waiting = asyncio.create_task(use(models, "c"))
+        await asyncio.sleep(0.05)
+        assert names(models) == ["c"], "b went"
+        may_load.set()
+        await asyncio.gather(slow, waiting)
+        assert len(models.loaded) == 2
+
+    with_models(test, script, cluster="local", max_loaded=2)
+
+
+def test_a_model_waits_while_all_allowed_models_of_a_cluster_are_loading() -> None:
+    script, may_load = Script(), threading.Event()
+
+    def fail(options: dict[str, Any]) -> None:
+        if options["context"] == 77:
+            assert may_load.wait(5)
+
+    script.fail = fail
+
+    async def test(models: ModelPool) -> None:
+        slow = asyncio.create_task(use(models, "slow", context=77))
+        await asyncio.sleep(0.02)
+        waiting = asyncio.create_task(use(models, "a"))
+        await asyncio.sleep(0.05)
+        assert len(script.opened) == 1
+        may_load.set()
+        await asyncio.gather(slow, waiting)
+        assert names(models) == ["a"]
+
+    with_models(test, script, cluster="local", max_loaded=1)
+
+
+def test_no_model_goes_for_one_that_fits_on_no_node() -> None:
+    script = Script()
+
+    async def test(models: ModelPool) -> None:
+        await use(models, "a")
+        script.fail = lambda options: NoNodeError("too large")
+        with pytest.raises(NoNodeError):
+            await use(models, "b")
+        assert names(models) == ["a"]
+
+    with_models(test, script, cluster="local")
+    assert [worker.options["parallel"] for worker in script.opened] == [4, 4, 2, 1], "fewer might fit"
+
+
+def test_a_cluster_gets_the_place_of_a_model_while_it_is_idle() -> None:
+    lent: list[tuple[Callable[[], float | None], Callable[[], None]]] = []
+
+    class Lent(FakeWorker):
+        def lend(self, *given: Any) -> None:
+            lent.append(given)
+
+    script = Script()
+
+    def open_lent(path: Path, *, progress: Any, **options: Any) -> FakeWorker:
+        script.opened.append(Lent(script, path, options))
+        return script.opened[-1]
+
+    async def test(models: ModelPool) -> None:
+        models._open_worker = open_lent
+        async with models.use(needs("a")):
+            ((idle_seconds, unload),) = lent
+            assert idle_seconds() is None
+            await asyncio.to_thread(unload)
+            await asyncio.sleep(0.05)
+            assert names(models) == ["a"]
+        idle = idle_seconds()
+        assert idle is not None
+        assert 0 <= idle < 5
+        for _ in range(2):
+            await asyncio.to_thread(unload)
+        await asyncio.sleep(0.05)
+        assert names(models) == []
+        await use(models, "a")
+        assert len(lent) == 2
+
+    with_models(test, script, cluster="local")
 
 
 def test_errors_of_loading_name_the_model_and_no_file() -> None:

@@ -95,6 +95,7 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
         "/slots/{id}",
         "/api/states",
         "/api/cluster/drain",
+        "/api/cluster/remove",
         "/api/cluster/replace",
         "/lora-adapters",
         "/v1/load_lora_adapter",

@@ -304,7 +304,10 @@ def test_checkpoints_that_cannot_be_converted(server: Running) -> None:
     assert server.post("/api/show", {"model": "bad"}).status == 404
 
 
-@pytest.mark.parametrize(("what", "given"), [("replace", {"model": "tiny"}), ("drain", {"node": "here"})])
+@pytest.mark.parametrize(
+    ("what", "given"),
+    [("replace", {"model": "tiny"}), ("drain", {"node": "here"}), ("remove", {"application": "chaski-tiny"})],
+)
 def test_a_cluster_is_managed_by_a_server_with_one(server: Running, what: str, given: dict[str, str]) -> None:
     reply = server.post(f"/api/cluster/{what}", given)
     assert reply.status >= 400

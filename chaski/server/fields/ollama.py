@@ -33,6 +33,7 @@ __all__ = [
     "MEMORY",
     "PASTED",
     "REGISTRY",
+    "REMOVE",
     "REPLACE",
     "SHOW",
     "TOKENIZE",
@@ -67,6 +68,7 @@ _PROGRESS = {
     )
 }
 DRAIN: FieldTable = {"node": Field(TEXT, "the name or the address of the node"), **_PROGRESS}
+REMOVE: FieldTable = {"application": Field(TEXT, "the name of an application that no server wants")}
 REPLACE: FieldTable = {**MODEL, **NAME, **_PROGRESS}
 
 REGISTRY: FieldTable = {

@@ -1,4 +1,4 @@
-"""Administration of a cluster: replace running replicas with new ones, and take nodes out of use."""
+"""Administration of a cluster: replace replicas, take nodes out of use, and remove orphans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.models.pool import ModelPool
 from chaski.store.progress import StoreProgress
 
-__all__ = ["drain", "replace"]
+__all__ = ["drain", "remove", "replace"]
 
 _PAUSE = 1.0
 
@@ -37,6 +37,13 @@ async def drain(http: HTTPRequest) -> Reply:
     name = Fields(http.body).text("node")
     node = await asyncio.to_thread(_cluster(http).drain, name)
     return await progress(http, _leaving(http.services.models, node.label))
+
+
+async def remove(http: HTTPRequest) -> Reply:
+    """Delete an application that no server wants. It ends within some seconds."""
+    name = Fields(http.body).text("application")
+    await asyncio.to_thread(_cluster(http).remove, name)
+    return {"status": "success"}
 
 
 async def _leaving(models: ModelPool, label: str) -> AsyncGenerator[StoreProgress, None]:

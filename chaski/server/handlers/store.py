@@ -47,13 +47,14 @@ async def tags(http: HTTPRequest) -> Reply:
 
 
 async def ps(http: HTTPRequest) -> Reply:
-    """List the models in memory, and the nodes of a cluster."""
+    """List the models in memory, and the nodes and applications of a cluster."""
     services = http.services
     loaded = await services.models.refreshed()
     shown: dict[str, Any] = {"models": await asyncio.to_thread(running, services.catalog, loaded)}
     cluster: Cluster | None = http.request.app.state.cluster
     if cluster is not None:
         shown["nodes"] = [{"label": node.label, **to_builtins(node)} for node in cluster.nodes()]
+        shown["applications"] = to_builtins(cluster.applications())
     return shown
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -18,7 +18,7 @@ from chaski.server.models.loaded_adapters import LoadedAdapters
 from chaski.server.models.loaded_states import LoadedStates
 from chaski.server.models.queue import FairQueue
 
-__all__ = ["QUEUED_BESIDE", "LoadedModel", "ModelNeeds", "OpenWorker", "WorkerLike"]
+__all__ = ["QUEUED_BESIDE", "Lendable", "LoadedModel", "ModelNeeds", "OpenWorker", "WorkerLike"]
 
 
 QUEUED_BESIDE = 2
@@ -40,6 +40,13 @@ class WorkerLike(Protocol):
     def asynchronous(self) -> AsyncModel: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Lendable(Protocol):
+    """A worker whose place a cluster may ask for, such as `ClusterModel`."""
+
+    def lend(self, idle_seconds: Callable[[], float | None], unload: Callable[[], None]) -> None: ...
 
 
 OpenWorker = Callable[..., WorkerLike]

@@ -2,7 +2,8 @@
 
 The server does not guess whether a model fits. A worker computes the memory that it needs before it allocates
 any, and raises OutOfMemoryError if the model does not fit. The pool then unloads the least recently used
-model and tries again. It loads or unloads one model at a time; requests to loaded models never wait for this.
+model and tries again. It loads one model at a time on this machine, and any number at a time on a cluster,
+which plans itself where they have room. Requests to loaded models never wait for this.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from chaski.errors import BusyError, ChaskiError, OutOfMemoryError, WorkerError, closed
+from chaski.errors import BusyError, ChaskiError, NoNodeError, OutOfMemoryError, WorkerError, closed
 from chaski.server.models.kept_prefixes import KeptPrefixes
-from chaski.server.models.loaded import LoadedModel, ModelNeeds, OpenWorker
+from chaski.server.models.loaded import Lendable, LoadedModel, ModelNeeds, OpenWorker
 from chaski.server.models.loading import load_model
 from chaski.server.settings import Settings
 
@@ -47,7 +48,11 @@ class ModelPool:
         self._open_worker = open_worker
         self._loaded: dict[Path, LoadedModel] = {}
         self._loads: dict[Path, _Load] = {}
-        self._changing = asyncio.Lock()
+        # Loads on this machine take turns, because each measures the memory that is free.
+        turns = asyncio.Lock() if settings.cluster is None else nullcontext()
+        self._loading: AbstractAsyncContextManager[None] = turns
+        self._making_place = asyncio.Lock()
+        self._num_loading = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -199,7 +204,7 @@ class ModelPool:
 
     async def _run_load(self, needs: ModelNeeds, load: _Load) -> LoadedModel:
         try:
-            async with self._changing:
+            async with self._loading:
                 loaded = await self._made_available(needs)
                 # Claim the model for all waiting requests, before another load could unload it.
                 load.loaded = loaded
@@ -220,9 +225,14 @@ class ModelPool:
             kept = await KeptPrefixes.of(present)
             await self._close(present)
         try:
-            while len(self._loaded) >= self._settings.max_loaded:
-                await self._remove(self._next_to_go())
-            loaded = self._loaded[needs.path] = await self._load(needs)
+            async with self._making_place:
+                await self._make_place(needs.path)
+                self._num_loading += 1
+            try:
+                loaded = self._loaded[needs.path] = await self._load(needs)
+            finally:
+                self._num_loading -= 1
+            self._lend(loaded)
             if present is not None and needs.keep_alive is None:
                 loaded.keep_alive = present.keep_alive
             if kept is not None:
@@ -231,6 +241,30 @@ class ModelPool:
         finally:
             if kept is not None:
                 kept.close()
+
+    async def _make_place(self, path: Path) -> None:
+        """Unload models until one more may be loaded."""
+        while len(self._loaded) + self._num_loading >= self._settings.max_loaded:
+            if self._loaded:
+                await self._remove(self._next_to_go())
+            else:
+                others = [load.task for other, load in self._loads.items() if other != path]
+                await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+
+    def _lend(self, loaded: LoadedModel) -> None:
+        """Let the cluster ask for the place of an idle model."""
+        if isinstance(loaded.worker, Lendable):
+            loop = asyncio.get_running_loop()
+
+            def unload() -> None:
+                loop.call_soon_threadsafe(self._give_place, loaded)
+
+            loaded.worker.lend(lambda: None if loaded.users else time.time() - loaded.used_at, unload)
+
+    def _give_place(self, loaded: LoadedModel) -> None:
+        """Unload an idle model whose place another one needs."""
+        if not loaded.users and loaded.closing is None:
+            self._start(self._unload(loaded))
 
     def _next_to_go(self) -> LoadedModel:
         """Return the model to unload: one that ends already, else the least recently used one.
@@ -250,8 +284,9 @@ class ModelPool:
             claimed = await self._claimed()
             try:
                 loaded = await load_model(needs, parallel, claimed, self._settings, self._open_worker)
-            except OutOfMemoryError:
-                if self._loaded:
+            except OutOfMemoryError as error:
+                # No other model is in the way of one that fits on no node.
+                if self._loaded and not isinstance(error, NoNodeError):
                     await self._remove(self._next_to_go())
                 elif self._settings.parallel is None and parallel > 1:
                     parallel //= 2
@@ -264,7 +299,9 @@ class ModelPool:
             return loaded
 
     async def _claimed(self) -> int:
-        """Return the bytes of memory that loaded models have reserved and not taken yet."""
+        """Return the bytes of memory that loaded models have reserved on this machine and not taken yet."""
+        if self._settings.cluster is not None:
+            return 0
         for other in self.loaded:
             # Memory that another model is about to allocate is not free. Its own requests get its errors.
             if other.worker.is_running:
