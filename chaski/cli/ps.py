@@ -22,6 +22,7 @@ _FOREVER_SECONDS = 20 * 365 * 86400
 @click.help_option("-h", "--help")
 def command(prefix: str, as_json: bool) -> None:
     """List the models in the memory of the running server whose names begin with PREFIX."""
+    from chaski.cli.expert_line import experts_line
     from chaski.cli.layout import file_size, filled, table
     from chaski.remote import running_server
 
@@ -55,6 +56,8 @@ def command(prefix: str, as_json: bool) -> None:
             click.echo(
                 filled(f"{model['name']}: prefix cache: {', '.join(map(_tier, tiers, tiers.values()))}")
             )
+        if experts := model.get("experts"):
+            click.echo(filled(f"{model['name']}: experts: {experts_line(experts)}"))
         for replica in model.get("replicas", ()):
             click.echo(filled(f"{model['name']}: {_replica(replica)}"))
         if reason := model.get("engine_reason"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from chaski.cli.expert_line import experts_line
 from chaski.cli.layout import size_in_bytes
 from chaski.cli.top_cells import cell_lines
 from chaski.cli.top_lines import BOLD, CHOSEN, FREE, GENERATED, PROBLEM, Line, bar, fit, fit_right, sparks
@@ -161,6 +162,8 @@ def _model_lines(model: Any, width: int) -> Iterator[Line]:
             *level,
             (fit(words, min(52, width - _LABEL - room)), ""),
         ]
+    if experts := model.get("experts"):
+        yield [(fit("experts", _LABEL), ""), (fit(experts_line(experts), width - _LABEL), "")]
     if "generated_tokens" in model:
         words = f"{model['prompt_tokens']:,} of prompts computed, {model['generated_tokens']:,} generated"
         if "dropped_tokens" in model:

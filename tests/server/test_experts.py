@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
+from chaski.cli.layout import size_in_bytes
+from chaski.cli.main import chaski_command
 from chaski.names import ModelName
 from chaski.server.settings import Settings
 from chaski.store.create import create
@@ -33,10 +36,19 @@ def test_hits_of_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         with running(Settings(address=SOMEWHERE), folder) as server:
             answers.append(server.post("/api/generate", request | {"stream": False}).json["response"])
             (model,) = server.get("/api/ps").json["models"]
+            monkeypatch.setenv("OLLAMA_HOST", server.url)
+            shown = [
+                CliRunner().invoke(chaski_command, words).stdout for words in (["ps"], ["top", "--once"])
+            ]
             page = server.get("/metrics").body.decode()
     assert answers[0] == answers[1]
     layers = {each["layer"]: each for each in model["experts"]}
     assert all(0 < each["hits"] < each["requests"] and each["slots"] == 6 for each in layers.values())
+    total = {name: sum(each[name] for each in layers.values()) for name in ("requests", "hits", "bytes_read")}
+    share = f"{total['hits'] / total['requests']:.0%} of requests found in memory"
+    for text in shown:
+        assert f"experts{':' if 'NAME' in text else '    '} {share}" in text, text
+    assert f"{size_in_bytes(total['bytes_read'])} read from the disk" in " ".join(shown[0].split())
     samples = {
         (sample.name, int(sample.labels["layer"])): sample.value
         for family in text_string_to_metric_families(page)

@@ -1,0 +1,26 @@
+"""The line on experts that do not all fit into memory."""
+
+from __future__ import annotations
+
+from chaski.cli.expert_line import experts_line
+
+
+def layer(number: int, requests: int, hits: int) -> dict[str, int]:
+    held = {"bytes_read": 1_500_000, "slots": 6, "matrices": 24}
+    return {"layer": number, "requests": requests, "hits": hits} | held
+
+
+def test_the_layer_that_reads_most_is_named() -> None:
+    assert experts_line([layer(0, 100, 80), layer(1, 100, 40)]) == (
+        "60% of requests found in memory, 40% in layer 1; 25% of them fit into memory; "
+        "3 MB read from the disk"
+    )
+
+
+def test_layers_that_are_alike() -> None:
+    found = experts_line([layer(0, 100, 60), layer(1, 100, 61)])
+    assert found.startswith("60% of requests found in memory; 25% of them")
+
+
+def test_a_model_that_has_not_answered() -> None:
+    assert experts_line([layer(0, 0, 0)]) == "25% of them fit into memory; no token has chosen any yet"
