@@ -6,7 +6,8 @@
 
 namespace chaski {
 
-// Reads block by block, straight from the disk where the file system allows it. Any thread may read.
+// Reads block by block, straight from the disk where the file system allows it, but bytes that the page cache
+// holds from there. Any thread may read.
 class DirectFile {
    public:
     static constexpr std::int64_t kBlock = 4096;
@@ -27,7 +28,10 @@ class DirectFile {
     static constexpr int kShortened = -1;
 
    private:
-    int descriptor_;
+    bool is_cached(std::int64_t begin, std::int64_t bytes) const;
+
+    int descriptor_;  // reads past the page cache if that is possible
+    int cached_;      // reads through it
 };
 
 }  // namespace chaski

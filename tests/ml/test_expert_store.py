@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -49,6 +52,12 @@ def least_memory(path: Path) -> int:
         stacks = [info for name, info in file.tensors.items() if "_exps." in name and len(info.shape) == 3]
     sizes = (_native.matrix_bytes(int(laid_out_type(info.type)), *info.shape[1:]) for info in stacks)
     return sum(2 * (-(-size // 64) * 64) for size in sizes)
+
+
+def reports_cached_pages() -> bool:
+    """Return whether this is Linux 6.5 or later."""
+    version = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+    return sys.platform == "linux" and version >= (6, 5)
 
 
 def logits(path: Path, memory: int | None = None, threads: int = 1) -> list[F32]:
@@ -102,7 +111,7 @@ def test_a_small_machine_reads_experts_only(
     monkeypatch.setattr(cpu_backend, "total_memory", lambda: size)
     with chaski.load(PATH, context=64, threads=1) as model:
         assert experts_of(model) is not None
-        assert "read from the file when tokens choose them" in caplog.text
+        assert "of memory free: experts are read from the disk, with" in caplog.text
         assert all(map(np.array_equal, [model.logits(ids) for ids in TEXTS], expected))
 
 
@@ -137,6 +146,26 @@ def test_a_file_that_vanishes_changes_nothing(tmp_path: Path) -> None:
     with chaski.load(path, context=64, threads=1, expert_memory=least_memory(PATH)) as model:
         path.unlink()
         assert np.array_equal(model.logits(IDS), logits(PATH)[0])
+
+
+@pytest.mark.skipif(not reports_cached_pages(), reason="the system does not report what is cached")
+def test_what_the_page_cache_holds_is_not_read_from_the_disk(tmp_path: Path) -> None:
+    path = Path(shutil.copy(PATH, tmp_path / "cached.gguf"))
+    os.sync()
+    path.read_bytes()
+    with chaski.load(path, context=64, threads=1, expert_memory=least_memory(PATH)) as model:
+        before = bytes_from_disks()
+        assert np.array_equal(model.logits(IDS), logits(PATH)[0])
+        experts = experts_of(model)
+        assert experts is not None
+        assert sum(layer.bytes_read for layer in experts.layers()) > 0
+        assert bytes_from_disks() == before
+
+
+def bytes_from_disks() -> int:
+    """Return the bytes that this process has read from disks so far."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 
 
 def test_memory_changes_while_batches_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:

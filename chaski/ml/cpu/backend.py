@@ -162,16 +162,24 @@ class CPUBackend:
     def load(self, progress: ProgressCallback) -> None:
         self._small_pages.end()
         total = self.memory().to_take
-        if total > available_memory():
+        free = available_memory()
+        if total > free:
             raise _out_of_memory("weights, caches and plans", total)
         if self._experts is not None:
             self._experts.start(self._options[1].expert_memory, total - self._experts.budget)
+            _log.warning(
+                "weights %s, %s of memory free: experts are read from the disk, with %s of memory for those "
+                "that are chosen most",
+                _amount(self._weight_bytes + self._experts.total_bytes),
+                _amount(free),
+                _amount(self._experts.budget),
+            )
         if self._file_bytes:
             _log.warning(
-                "the weights take %.2f GB, and this machine has %.2f GB of memory: every batch reads them "
-                "from their file, at the speed of the disk; a smaller model or quantization is much faster",
-                self._file_bytes / 1e9,
-                total_memory() / 1e9,
+                "weights %s, %s of memory in all: every batch reads them from the disk; a smaller model or "
+                "quantization is much faster",
+                _amount(self._file_bytes),
+                _amount(total_memory()),
             )
         for _, info, vector in self._vectors:
             assert self._vector_memory is not None

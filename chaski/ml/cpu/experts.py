@@ -6,7 +6,6 @@ may have, and gives memory back when other programs need it.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
@@ -25,8 +24,6 @@ from chaski.ml.graph import Weight
 from chaski.ml.machine import available_memory, total_memory
 
 __all__ = ["ExpertMemory", "is_experts"]
-
-_log = logging.getLogger(__name__)
 
 _EXPERTS = re.compile(r"blk\.(\d+)\.\w+_(?:ch)?exps\b")
 
@@ -114,13 +111,6 @@ class ExpertMemory:
             self.budget = min(self.total_bytes, max(self.budget, free))
         self._used = self.budget
         self._store.start(self.budget, _READERS)
-        _log.warning(
-            "the experts of %s take %.2f GB, of which memory holds up to %.2f GB: others are read from the "
-            "file when tokens choose them; a smaller model or quantization is faster",
-            self._stacks[0].info.path.name,
-            self.total_bytes / 1e9,
-            self.budget / 1e9,
-        )
         self._thread = threading.Thread(target=self._watch, name="chaski-experts", daemon=True)
         self._thread.start()
 
