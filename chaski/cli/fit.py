@@ -66,12 +66,15 @@ def _rows(fit: Fit) -> Iterator[tuple[str, str]]:
             if contents := fit.layout.contents(estimate.work, name):
                 yield name, contents
     if in_files := sum(needs.in_files.values()):
-        yield "file", f"{size_in_bytes(in_files)} of weights, which every batch reads from the disk"
+        when = "experts that tokens choose are read" if estimate.work.experts else "every batch reads them"
+        yield "file", f"{size_in_bytes(in_files)} of weights: {when} from the disk"
     if fit.prediction is None:
         yield "rates", "not predicted where GPUs share every matrix"
         return
     yield "prompt", f"{_rate(fit.prediction.prefill)} tokens/s, predicted for 512 tokens"
     yield "answer", f"{_rate(fit.prediction.decode)} tokens/s, predicted after 512 tokens"
+    if fit.assumed:
+        yield "assumed", f"the rates of {', '.join(fit.assumed)} are not known: those of a small card"
 
 
 def _chart(fit: Fit) -> Chart:
@@ -108,6 +111,7 @@ def _as_object(fit: Fit) -> dict[str, Any]:
         "in_files": sum(estimate.needs.in_files.values()),
         "prefill_tokens_per_second": None if fit.prediction is None else fit.prediction.prefill,
         "decode_tokens_per_second": None if fit.prediction is None else fit.prediction.decode,
+        "assumed_rates": list(fit.assumed),
         "seconds_of_a_step": None if fit.prediction is None else dict(fit.prediction.seconds),
     }
 

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
+from chaski.cli.fit import _rows
 from chaski.cli.main import chaski_command
 from chaski.ml.rates import DeviceRates, ProductRates
+from chaski.runner.choosing.fitting import Fit
+from chaski.runner.fitting.gpu_rates import is_known
+from chaski.runner.loading.files import OpenedModel
+from chaski.store.model import find_model
 from tests.tiny_llama import CONTEXT
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -65,3 +71,12 @@ def test_what_helps_a_model_that_does_not_fit(tiny_llama: Path, monkeypatch: pyt
     refused = fit(tiny_llama, "--context", CONTEXT)
     assert refused.exit_code == 1
     assert "no context fits; a quantization of at most" in refused.output
+
+
+def test_rates_of_an_unknown_gpu_are_assumed(tiny_llama: Path) -> None:
+    plan = Fit.of(OpenedModel.of(find_model(str(tiny_llama))), 64)
+    assert "assumed" not in dict(_rows(plan))
+    told = dict(_rows(replace(plan, assumed=["Quadro 9"])))["assumed"]
+    assert told == "the rates of Quadro 9 are not known: those of a small card"
+    assert is_known("NVIDIA GeForce RTX 4060 Laptop GPU")
+    assert not is_known("Quadro 9")

@@ -24,7 +24,7 @@ from chaski.ml import processor_rates, usual_gpus
 from chaski.ml.backend import HOST
 from chaski.ml.machine import physical_cores
 from chaski.ml.rates import DeviceRates
-from chaski.runner.fitting.gpu_rates import gpu_rates
+from chaski.runner.fitting.gpu_rates import gpu_rates, is_known
 from chaski.runner.fitting.layout import Layout
 from chaski.runner.fitting.prediction import FileTier, Prediction, Rates
 from chaski.runner.fitting.work import Work
@@ -50,12 +50,14 @@ class Fit(Struct, frozen=True):
     kv_type     type of keys and values, as it was asked for
     layout      devices of its parts; None where devices share every matrix
     prediction  its rates; None without a layout
+    assumed     the names of GPUs whose figures are not known: their rates are those of a small card
     """
 
     estimate: Estimate
     kv_type: str | None
     layout: Layout | None
     prediction: Prediction | None
+    assumed: Sequence[str] = ()
 
     @classmethod
     def of(
@@ -85,7 +87,10 @@ class Fit(Struct, frozen=True):
         prediction = Prediction.of(
             work, layout, Rates(found, _file_tier(estimate, model.file.path)), estimate.size.sequences
         )
-        return cls(estimate, kv_type, layout, prediction)
+        models = {device.name: device.model for device in usual_gpus()}
+        assumed = [models.get(name, name) for name in devices if name != HOST]
+        assumed = [model for model in dict.fromkeys(assumed) if not is_known(model)]
+        return cls(estimate, kv_type, layout, prediction, assumed)
 
 
 class Alternative(Struct, frozen=True):

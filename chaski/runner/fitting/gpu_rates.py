@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from chaski.ml.rates import DeviceRates, ProductRates
 
-__all__ = ["GPU_FIGURES", "gpu_rates"]
+__all__ = ["GPU_FIGURES", "gpu_rates", "is_known"]
 
 _COPIED, _READ = 0.88, 0.85
 _BETWEEN_KERNELS = 3.5e-6
@@ -46,9 +46,18 @@ GPU_FIGURES = {
 _UNKNOWN = _Figures(0.3e12, 28, 1.7e9, _SMALL)
 
 
+def is_known(model: str) -> bool:
+    """Return whether the figures of a GPU are known; the rates of others are assumed."""
+    return _figures(model) is not None
+
+
 def gpu_rates(model: str) -> DeviceRates:
     """Return the rates of a GPU by the name of the product; those of a small card for an unknown one."""
-    figures = next((found for name, found in GPU_FIGURES.items() if name in model), _UNKNOWN)
+    figures = _figures(model) or _UNKNOWN
     reading = _READ * _COPIED * figures.bandwidth
     products = figures.products * figures.cores * figures.clock
     return DeviceRates({"": ProductRates(reading, products)}, reading, _SCORES * products, _BETWEEN_KERNELS)
+
+
+def _figures(model: str) -> _Figures | None:
+    return next((found for name, found in GPU_FIGURES.items() if name in model), None)
