@@ -21,7 +21,6 @@ from chaski.formats.scale_search import element_weights, reciprocal
 
 __all__ = ["CODEBOOK_ENCODERS"]
 
-_ALIKE = np.float32(1)
 _STEPS = np.array([0, -1, 1], np.float32)[:, None, None]
 _DELTAS = (QuantType.IQ1_S, QuantType.IQ1_M)  # they have twice the entries to compare, so fewer scales
 
@@ -44,7 +43,7 @@ def _encode(
     type: QuantType, size: int, top: int, unit: float, put: _Pack, values: Floats, weights: Floats | None
 ) -> PackedBlocks:
     """Encode sub-blocks of `size` elements, whose scales are d · unit · (2 level + 1), with level <= top."""
-    weights = element_weights(values, _ALIKE) if weights is None else np.ascontiguousarray(weights)
+    weights = element_weights(values) if weights is None else np.ascontiguousarray(weights)
     x, w = values.reshape(-1, size), weights.reshape(-1, size)
     scales = _native.fit_codebook(int(type), x, w).reshape(len(values), -1)
     d = scales.max(axis=1, keepdims=True) / np.float32(unit * (2 * top + 1))

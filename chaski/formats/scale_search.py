@@ -53,15 +53,17 @@ def extreme(values: Floats) -> Floats:
     return np.take_along_axis(values, place, axis=1)[:, 0]
 
 
-def element_weights(x: Floats, importance: Floats | np.float32) -> Floats:
-    """Weights of elements by the importance of their columns, which has the shape of x or is a number.
+def element_weights(x: Floats, importance: Floats | None = None) -> Floats:
+    """Weights of elements by the importance of their columns, which has the shape of x; None: all alike.
 
     A large value moves a product most, so that magnitudes count too, but less than proportionally: an element
     of size zero still counts as one whose square is twice the mean.
     """
-    squares = x * x
-    spread = squares.mean(axis=1, keepdims=True) * np.float32(2)
-    weights: Floats = importance * np.sqrt(spread + squares)
+    weights = x * x
+    weights += weights.mean(axis=1, keepdims=True) * np.float32(2)
+    np.sqrt(weights, out=weights)
+    if importance is not None:
+        weights *= importance
     return weights
 
 

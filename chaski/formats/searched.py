@@ -30,8 +30,6 @@ from chaski.formats.scale_search import (
 
 __all__ = ["BY_IMPORTANCE", "SEARCHED", "Encoder"]
 
-_ALIKE = np.float32(1)  # the importance of columns of which nothing is known
-
 Encoder: TypeAlias = Callable[[Floats, Floats | None], PackedBlocks]
 
 
@@ -75,7 +73,7 @@ def _affine(
     """
     size, top, top_scale = sizes
     parts = values.reshape(-1, size)
-    part_weights = (element_weights(values, _ALIKE) if weights is None else weights).reshape(-1, size)
+    part_weights = (element_weights(values) if weights is None else weights).reshape(-1, size)
     scales, minimums = (fit.reshape(len(values), -1) for fit in fit_affine(parts, top, part_weights))
     sums = _sums(part_weights, scales.shape)
     search = LineSearch(parts, part_weights, top, top_scale, scales, minimums)
@@ -87,7 +85,7 @@ def _affine(
 def _encode_q3_k(values: Floats, weights: Floats | None) -> PackedBlocks:
     blocks = np.empty(len(values), QuantType.Q3_K.layout)
     parts = values.reshape(-1, 16)
-    weights = element_weights(values, _ALIKE) if weights is None else weights
+    weights = element_weights(values) if weights is None else weights
     part_weights = weights.reshape(-1, 16)
     scales = fit_symmetric(parts, -4, part_weights).reshape(-1, 16)
     blocks["d"] = fit_symmetric(scales, -32, _sums(part_weights, scales.shape))
@@ -133,7 +131,7 @@ def _listed_levels(values: Floats) -> Bytes:
 
 def _encode_iq4_nl(values: Floats, weights: Floats | None) -> PackedBlocks:
     blocks = np.empty(len(values), QuantType.IQ4_NL.layout)
-    weights = element_weights(values, _ALIKE) if weights is None else weights
+    weights = element_weights(values) if weights is None else weights
     blocks["d"] = fit_listed(values, IQ4_VALUES, weights)
     d = blocks["d"].astype(np.float32)[:, None]
     blocks["qs"] = pack(_listed_levels(values * reciprocal(d)), 4, 16)
@@ -143,7 +141,7 @@ def _encode_iq4_nl(values: Floats, weights: Floats | None) -> PackedBlocks:
 def _encode_iq4_xs(values: Floats, weights: Floats | None) -> PackedBlocks:
     blocks = np.empty(len(values), QuantType.IQ4_XS.layout)
     parts = values.reshape(-1, 32)
-    weights = element_weights(values, _ALIKE) if weights is None else weights
+    weights = element_weights(values) if weights is None else weights
     scales = fit_listed(parts, IQ4_VALUES, weights.reshape(-1, 32)).reshape(-1, 8)
     blocks["d"] = extreme(scales) / np.float32(-32)
     d = blocks["d"].astype(np.float32)[:, None]
