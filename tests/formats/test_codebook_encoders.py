@@ -7,7 +7,7 @@ import pytest
 
 from chaski import _native
 from chaski.formats.codebook_encoders import CODEBOOK_ENCODERS
-from chaski.formats.dequantize import dequantize
+from chaski.formats.dequantize import _codebook, dequantize
 from chaski.formats.quant import QuantType as Q
 from chaski.formats.quantize import quantize
 from tests.formats.test_quantize import IMPORTANCE, WEIGHTS
@@ -66,6 +66,38 @@ def test_instruction_sets_agree(type: Q, isa: str) -> None:
         return [each.tobytes() for each in (scales, choices, entries, signs, sums)]
 
     assert found(isa) == found("portable")
+
+
+DELTAS = np.array([0.125, -0.125], np.float32)
+
+
+@pytest.mark.parametrize("isa", _native.isa_names())
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "three values"])
+@pytest.mark.parametrize("type", TYPES)
+def test_entries_are_the_best_of_all(type: Q, name: str, isa: str) -> None:
+    """The search skips most entries because of their rounded errors. Here all exact errors are compared."""
+    levels = _codebook(Q.IQ1_S if type is Q.IQ1_M else type)[None]
+    size, group = (16 if type in (Q.IQ1_M, Q.IQ2_S, Q.IQ2_XS) else 32), levels.shape[2]
+    x = np.rint(rows("normal")) if name == "three values" else rows(name)
+    x = np.ascontiguousarray(x[:1].reshape(-1, size), np.float32)
+    random = np.random.default_rng(3)
+    weights = np.exp(2 * random.standard_normal(x.shape)).astype(np.float32)
+    scales = _native.fit_codebook(int(type), x, weights, isa)
+    scales *= random.choice(np.array([0, 0.3, 1, 3], np.float32), len(x), p=[0.1, 0.2, 0.5, 0.2])
+    entries, signs = np.empty((len(x), size // group), np.uint16), np.empty((len(x), size // 8), np.uint8)
+    rest = np.empty(len(x), np.uint8), entries, signs, np.empty((len(x), 2), np.float32)
+    _native.choose_entries(int(type), x, weights, scales[None], *rest, isa)
+    parts, shares = x.reshape(-1, 1, group), weights.reshape(-1, 1, group)
+    if type in (Q.IQ1_S, Q.IQ1_M):
+        levels = levels + DELTAS[signs].reshape(-1, 1, 1)
+    else:
+        negative = np.unpackbits(signs, axis=1, bitorder="little").reshape(parts.shape)
+        parts = np.where(negative == 1, -parts, parts)
+    difference = parts - np.repeat(scales, size // group).reshape(-1, 1, 1) * levels
+    errors = shares * (difference * difference)
+    while errors.shape[2] > 1:
+        errors = errors[:, :, ::2] + errors[:, :, 1::2]
+    np.testing.assert_array_equal(entries.reshape(-1), errors[:, :, 0].argmin(axis=1))
 
 
 @pytest.mark.parametrize("type", TYPES)
