@@ -107,7 +107,9 @@ _LOSSES = """\
 Two real models were written in the types of each mixture, and compared with their weights in F32 on
 `tests/data/evaluation.txt`. The published files that the weights come from are quantized already. The
 figures contain what the engine loses by rounding activations to eight bits, about 0.003 to 0.005 nats here.
-Rows of 576 or 640 weights have no K types. A mixture then uses larger types, as the bits per weight show.
+Rows of 576 or 640 weights have no K types. A mixture then uses the types with blocks of 32 that llama.cpp
+uses, as the bits per weight show. SmolLM2's published weights have the type Q4_1, so Q4_1 loses nothing but
+what the rounding of activations costs. Q5_0 and Q5_1 have other grids and lose more.
 IQ1, IQ2, IQ3_XXS and Q2_K_S got an importance matrix of the text of [Architecture](architecture.md).
 Such small models lose more than large ones. [Choosing a file](choosing.md) explains the columns, and
 `tools/measure_types.py` measures them."""
