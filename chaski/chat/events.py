@@ -127,10 +127,10 @@ class Done(Sendable, frozen=True, kw_only=True):
     proposed_tokens: int = 0
     accepted_tokens: int = 0
     thinking_tokens: int = 0
-    attempts: tuple[Attempt, ...] = ()
     load_seconds: float
     prefill_seconds: float
     decode_seconds: float
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def evaluated_tokens(self) -> int:

@@ -1,7 +1,7 @@
 """Connections between the machines of a cluster: calls and replies over TLS, authenticated by its key.
 
 Each replica has its own certificate, and both ends prove that they know the cluster's key
-(`chaski/cluster_key.py`). The replica then sends the `protocol` version of its messages.
+(`chaski/cluster_key.py`). The replica then sends a description of its messages, as JSON after its length.
 
 A `Link` (`runner/channels/worker/link.py`) needs a plain socket. It gets one end of a socket pair. An event
 loop in a separate thread forwards bytes between the other end and the network.
@@ -14,20 +14,25 @@ import hmac
 import secrets
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from msgspec import DecodeError, json
+
 from chaski.cluster_key import NONCE, client_context, new_nonce, proof, server_context
 from chaski.errors import WorkerError
-from chaski.runner.channels.worker.codec import protocol
+from chaski.runner.channels.worker.agreement import Messages, difference
 from chaski.strangers import PATIENCE, Strangers
 
 __all__ = ["Address", "Listener", "connect", "new_key"]
 
 _PIECE = 1 << 16
+_LENGTH = struct.Struct("<I")
+_MOST_DESCRIBED = 1 << 20
 _PAUSE = 0.1  # seconds to wait after a connection that could not be accepted
 
 Address = tuple[str, int]
@@ -89,7 +94,8 @@ class Listener:
                 async with asyncio.timeout(PATIENCE):
                     reader, writer = await _streams(connection, self._context)
                     await _prove_to_client(reader, writer, self._key, self._certificate)
-                    writer.write(protocol().encode())
+                    described = json.encode(Messages.own())
+                    writer.write(_LENGTH.pack(len(described)) + described)
             ours, theirs = socket.socketpair()
             threading.Thread(target=self._accepted, args=(theirs,), name="chaski-peer", daemon=True).start()
             await _carry(reader, writer, ours)
@@ -119,28 +125,26 @@ def _end(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def connect(address: Address, key: bytes) -> socket.socket:
-    """Return a socket to a listener of the same cluster.
+def connect(address: Address, key: bytes) -> tuple[socket.socket, Messages]:
+    """Return a socket to a listener of the same cluster, and the messages that the listener knows.
 
-    Raises WorkerError if the listener cannot be reached, does not know the key, or uses another protocol.
+    Raises WorkerError if the listener cannot be reached, does not know the key, or uses messages that this
+    version does not understand.
     """
-    found: socket.socket = _client_loop().run(_connect(address, key))
+    found: tuple[socket.socket, Messages] = _client_loop().run(_connect(address, key))
     return found
 
 
-async def _connect(address: Address, key: bytes) -> socket.socket:
+async def _connect(address: Address, key: bytes) -> tuple[socket.socket, Messages]:
     place = f"{address[0]}:{address[1]}"
     try:
         async with asyncio.timeout(PATIENCE):
             reader, writer = await asyncio.open_connection(*address, ssl=client_context(), server_hostname="")
             try:
                 await _prove_to_server(reader, writer, key)
-                own = protocol().encode()
-                if await reader.readexactly(len(own)) != own:
-                    raise WorkerError(
-                        f"the replica at {place} runs a version of chaski that this machine's version does "
-                        "not understand; install the same version on both"
-                    )
+                messages = await _read_messages(reader)
+                if (problem := difference(Messages.own(), messages)) is not None:
+                    raise WorkerError(f"the replica at {place} does not understand this server: {problem}")
             except BaseException:
                 writer.transport.abort()
                 raise
@@ -154,7 +158,20 @@ async def _connect(address: Address, key: bytes) -> socket.socket:
     task = asyncio.create_task(_carry_and_close(reader, writer, ours))
     _carrying.add(task)
     task.add_done_callback(_carrying.discard)
-    return theirs
+    return theirs, messages
+
+
+async def _read_messages(reader: asyncio.StreamReader) -> Messages:
+    """Return the messages of the other end. Raises WorkerError for what is none."""
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    try:
+        if length > _MOST_DESCRIBED:
+            raise DecodeError("too long")
+        return json.decode(await reader.readexactly(length), type=Messages)
+    except DecodeError as error:
+        raise WorkerError(
+            f"a replica does not describe its messages ({error}); install the same version on both"
+        ) from None
 
 
 _carrying: set[asyncio.Task[None]] = set()

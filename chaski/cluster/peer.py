@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from chaski.cluster.links import Address, connect
-from chaski.errors import WorkerError
+from chaski.errors import UnsupportedError, WorkerError
 from chaski.runner.channels.messages import LookLive, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.channels.worker.codec import decode, encode_call
 from chaski.runner.channels.worker.link import Link
@@ -41,7 +41,8 @@ class Peer:
 
     def __init__(self, name: str, address: Address, key: bytes, lost: Callable[[], int]) -> None:
         self.name = name
-        self._link = Link(connect(address, key))
+        end, self._messages = connect(address, key)
+        self._link = Link(end)
         self._calls = OpenCalls(self._link)
         self._lost = lost
         self._why = "the connection ended"
@@ -58,7 +59,14 @@ class Peer:
         return self._is_lost
 
     def start(self, call: ModelCall, put: ReplyCallback) -> InFlight:
-        """Send a call. Raises OptionError for what cannot be sent."""
+        """Send a call. Raises OptionError for what cannot be sent, and UnsupportedError for a call that the
+        version of the replica does not know.
+        """
+        if type(call).__name__ not in self._messages.calls:
+            raise UnsupportedError(
+                f"replica {self.name} runs chaski {self._messages.version}, which does not know "
+                f"{type(call).__name__}: upgrade the replica first"
+            )
         return self._calls.start(encode_call(call), put)
 
     def check(self, patience: Patience) -> None:

@@ -31,6 +31,8 @@ OpenOnNodes = Callable[[Sequence[NodeAddress], Info | None, ProgressCallback], W
 """Starts a worker on nodes. The description is that of the first worker, whose sizes the others keep."""
 
 _ROUND = 0.5
+# A batch may take minutes on slow nodes. The head itself notices a node that hangs.
+_PATIENCE = WorkerPatience(standstill=600.0)
 # Seconds for which a node may be away before the model is loaded without it.
 _AWAY = 10.0
 # Seconds until a number of nodes that was too small for the model is tried again.
@@ -204,7 +206,7 @@ class SplitReplica:
 
         self.moved_at, self._is_loading = monotonic(), True
         try:
-            watched = WatchedWorker(open, self._note_share)
+            watched = WatchedWorker(open, self._note_share, _PATIENCE)
             assert self._worker is not None, "it was opened"
             info = self._worker.info()
         except BaseException:
@@ -285,7 +287,7 @@ class SplitReplica:
     def _wake_regularly(self) -> None:
         while not self._is_closed.wait(_ROUND):
             self._wake()
-            worker, limit = self._worker, WorkerPatience().loading
+            worker, limit = self._worker, _PATIENCE.loading
             if self._is_loading and worker is not None and monotonic() - self.moved_at > limit:
                 _log.warning("loading the model has made no progress for %.0f s; it begins again", limit)
                 self.moved_at = monotonic()

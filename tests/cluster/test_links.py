@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from msgspec.structs import replace
 
 from chaski.cluster import links
 from chaski.cluster.links import Listener, connect, new_key
+from chaski.cluster.peer import Peer
 from chaski.cluster_key import server_context
-from chaski.errors import WorkerError
-from chaski.runner.channels.worker.codec import protocol
+from chaski.errors import UnsupportedError, WorkerError
+from chaski.runner.channels.messages import Detokenize
+from chaski.runner.channels.worker.agreement import Kind, Messages
 
 KEY = new_key()
 
@@ -35,7 +38,7 @@ def listener() -> Iterator[Listener]:
 
 def test_bytes_go_both_ways_in_their_order(listener: Listener) -> None:
     data = bytes(97 + i * i % 26 for i in range(1 << 20))
-    with closing(connect(listener.address, KEY)) as end:
+    with closing(connect(listener.address, KEY)[0]) as end:
         threading.Thread(target=end.sendall, args=(data,)).start()
         got = bytearray()
         while len(got) < len(data):
@@ -46,7 +49,7 @@ def test_bytes_go_both_ways_in_their_order(listener: Listener) -> None:
 def test_nobody_without_the_key_is_listened_to(listener: Listener) -> None:
     with pytest.raises(WorkerError, match=r"does not know the key|cannot be reached"):
         connect(listener.address, new_key())
-    with closing(connect(listener.address, KEY)) as end:
+    with closing(connect(listener.address, KEY)[0]) as end:
         end.sendall(b"still there")
         assert end.recv(100) == b"STILL THERE"
 
@@ -60,10 +63,25 @@ def test_a_replica_that_does_not_know_the_key_is_not_asked(listener: Listener) -
 def test_a_replica_with_other_messages_is_refused(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = iter(["0" * 16, protocol()])
-    monkeypatch.setattr(links, "protocol", lambda: next(theirs))
-    with pytest.raises(WorkerError, match="install the same version on both"):
+    own = Messages.own()
+    done = Kind(own.kinds["Done"].fields[1:], is_array=True)
+    theirs = replace(own, version="0.1.9", kinds={**own.kinds, "Done": done})
+    found = iter([theirs, own])
+    monkeypatch.setattr(links.Messages, "own", lambda: next(found))
+    with pytest.raises(WorkerError, match=r"Done differ; upgrade the replica first, .* 0\.1\.9"):
         connect(listener.address, KEY)
+
+
+def test_an_older_replica_is_not_sent_calls_that_it_does_not_know(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Messages.own()
+    found = iter([replace(own, version="0.1.9", calls=own.calls - {"Detokenize"}), own])
+    monkeypatch.setattr(links.Messages, "own", lambda: next(found))
+    peer = Peer("one", listener.address, KEY, lambda: 0)
+    with pytest.raises(UnsupportedError, match=r"runs chaski 0\.1\.9, which does not know Detokenize"):
+        peer.start(Detokenize((1,)), lambda reply: None)
+    peer.close()
 
 
 def test_one_in_between_is_noticed(listener: Listener) -> None:
@@ -97,7 +115,7 @@ def test_strangers_and_noise_harm_nobody(listener: Listener) -> None:
     ends = [socket.create_connection(listener.address) for _ in range(40)]
     for end in ends[:20]:
         end.sendall(b"GET / HTTP/1.1\r\n\r\n")
-    with closing(connect(listener.address, KEY)) as end:
+    with closing(connect(listener.address, KEY)[0]) as end:
         end.sendall(b"hello")
         assert end.recv(100) == b"HELLO"
     for each in ends:
@@ -105,7 +123,7 @@ def test_strangers_and_noise_harm_nobody(listener: Listener) -> None:
 
 
 def test_the_end_of_one_side_is_the_end_of_the_other(listener: Listener) -> None:
-    end = connect(listener.address, KEY)
+    end, _ = connect(listener.address, KEY)
     end.sendall(b"a")
     assert end.recv(10) == b"A"
     listener.close()
