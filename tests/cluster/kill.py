@@ -19,22 +19,29 @@ import random
 import signal
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 import chaski
 from chaski.chat.events import Text
 from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.connection import LOCAL, Cluster
 from chaski.cluster.model import ClusterModel
+from chaski.cluster.routed_model import RoutedModel
 from chaski.formats.quant import QuantType
 from tests.cluster.nodes import Nodes
 from tests.tiny_llama import write_tiny_llama
 
 OPTIONS: dict[str, Any] = {"num_predict": 400, "temperature": 1.0, "ignore_eos": True}
 Answer = tuple[str, tuple[int, ...]]
+
+
+class KillsProcesses(AbstractContextManager["KillsProcesses"], Protocol):
+    """Kills processes within a block. `kills` counts them by kind."""
+
+    kills: dict[str, int]
 
 
 def main() -> None:
@@ -70,7 +77,7 @@ def main() -> None:
         stack.callback(model.close)
         model.tokenize("loads it")
         killer = Killer(cluster, model, nodes, arguments)
-        _run(model, requests, [(each.text, each.token_ids) for each in answers], killer, arguments)
+        run_rounds(model, requests, [(each.text, each.token_ids) for each in answers], killer, arguments)
 
 
 class Killer:
@@ -122,13 +129,14 @@ class Killer:
         return True
 
 
-def _run(
-    model: ClusterModel,
+def run_rounds(
+    model: RoutedModel,
     requests: list[tuple[str, dict[str, Any]]],
     expected: list[Answer],
-    killer: Killer,
+    killer: KillsProcesses,
     arguments: Any,
 ) -> None:
+    """Ask for all answers again and again during kills. Raises AssertionError at a difference."""
     longest_pause = 0.0
 
     async def answer(prompt: str, options: dict[str, Any]) -> Answer:
