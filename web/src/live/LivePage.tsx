@@ -7,6 +7,7 @@ import { Cells } from "./Cells";
 import { Chart, type Line } from "./Chart";
 import { Legend } from "./Legend";
 import { colorOf } from "./picture";
+import { Replicas } from "./Replicas";
 import {
   type CachePicture,
   figures,
@@ -58,6 +59,7 @@ export function LivePage() {
         )}
         {shown && shown.engine !== "native" && <p class="note">{shown.engine} does not show what its cache contains.</p>}
         {shown?.engine === "native" && <CacheOf key={shown.name} model={shown} />}
+        {shown?.replicas && <Replicas model={shown} />}
         {!!shown?.prefix_cache.length && (
           <section class="card" aria-label="Prefix cache">
             <h2>Prefix cache</h2>

@@ -109,6 +109,19 @@ export interface LiveModel {
   dropped_tokens?: number;
   proposed_tokens?: number;
   accepted_tokens?: number;
+  sequences?: { id: number; state: string; generated_tokens: number; replica?: string }[];
+  replicas?: LiveReplica[];
+  waiting_for_replica?: number;
+}
+
+/** A replica of a model that several machines compute. */
+export interface LiveReplica {
+  name: string;
+  node: string;
+  places: number;
+  answers: number;
+  is_leaving: boolean;
+  shards: [node: string, process: number][];
 }
 
 export interface ShownModel {
