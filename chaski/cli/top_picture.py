@@ -192,8 +192,8 @@ def _sequence_table(model: Any, view: View, width: int, height: int | None) -> I
     """Yield sequences, each with a bar of its context: cached, computed and generated tokens."""
     sequences = sorted(model["sequences"], key=ORDERS[view.order])
     has_replicas = any(each.get("replica") for each in sequences)
-    extra = (("GUESSED", 12), ("DROPPED", 8)) if width >= _WIDE else ()
-    extra += (("REPLICA", 10),) if has_replicas else ()
+    extra = [("GUESSED", 12), ("DROPPED", 8)] if width >= _WIDE else []
+    extra += [("REPLICA", 10)] if has_replicas else []
     head = (("PROMPT", 8), ("CACHED", 8), ("MADE", 8), *extra, ("TOK/S", 8), ("TIME", 8))
     room = width - 5 - 1 - 10 - 1 - sum(taken for _, taken in head)
     title = fit_right("SLOT", 5) + " " + fit("STATE", 10) + fit("▒ cached █ new ▓ made", room + 1)
@@ -204,8 +204,8 @@ def _sequence_table(model: Any, view: View, width: int, height: int | None) -> I
     view.first = min(max(view.first, 0), max(len(sequences) - most, 0))
     for each in sequences[view.first : view.first + most]:
         guessed = (f"{each['accepted_tokens']}/{each['proposed_tokens']}", 12)
-        more = (guessed, (each["dropped_tokens"], 8)) if width >= _WIDE else ()
-        more += ((each.get("replica", ""), 10),) if has_replicas else ()
+        more = [guessed, (each["dropped_tokens"], 8)] if width >= _WIDE else []
+        more += [(each.get("replica", ""), 10)] if has_replicas else []
         tokens = (each["prompt_tokens"], 8), (each["cached_tokens"], 8), (each["generated_tokens"], 8)
         row = (*tokens, *more, (f"{_rate(each):.1f}", 8), (_time(each["seconds"]), 8))
         line: Line = [(f"{fit_right(_slot(each), 5)} {fit(each['state'], 10)}", "")]
