@@ -179,8 +179,6 @@ class _Victims:
         """Return the applications whose removal makes room for `want`, or None if there are none."""
         tried, chosen = room.copy(), []
         for name in self._names:
-            if name == want.name:
-                continue
             tried.release(name)
             chosen.append(name)
             if tried.find(want) is not None:

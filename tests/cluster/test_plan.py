@@ -63,6 +63,28 @@ def test_only_models_whose_place_helps_are_unloaded() -> None:
     assert found.unload == ["new"], "without b, only this one has enough"
 
 
+def test_of_models_that_make_the_same_room_the_last_used_one_stays() -> None:
+    sizes = {"old": 2 * GB, "middle": 2 * GB, "new": 3 * GB}
+    apps = [running(name, "a", cores=0, memory=size) for name, size in sizes.items()]
+    models = [
+        wanted(name, 0, size, idle_for=9.0 - number) for number, (name, size) in enumerate(sizes.items())
+    ]
+    full = node("a", Amount(1, 0), Amount(1, 7 * GB))
+    found = plan([full], apps, [*models, wanted("large", memory=5 * GB)], GRACE)
+    assert found.unload == ["old", "new"]
+
+
+def test_no_model_gets_a_second_replica_while_another_has_none() -> None:
+    nodes = [node("a", Amount(1, 8 * GB), Amount(3, 8 * GB))]
+    models = [wanted("one", number=2, per_node=2), wanted("large", cores=2)]
+    apps = [running("one", "a"), running("old", "a")]
+    found = plan(nodes, apps, models, GRACE)
+    assert (found.numbers, list(found.refused)) == ({"one": 1}, ["large"])
+    found = plan(nodes, [apps[0], replace(apps[1], is_leaving=True)], models, GRACE)
+    assert (found.numbers, found.waiting) == ({"one": 1}, ["large"])
+    assert plan(nodes, apps, models[:1], GRACE).numbers == {"one": 2}
+
+
 @pytest.mark.parametrize(
     ("free", "needs", "message"),
     [
@@ -101,6 +123,8 @@ def test_orphans_are_deleted_after_a_while_or_when_their_place_is_needed() -> No
     foreign = replace(orphan, wanted_by=("other server",))
     assert plan([FULL], [foreign], [wanted("new")], GRACE).refused.keys() == {"new"}
     assert plan([FULL], [orphan], [wanted("orphan")], GRACE) == Plan(numbers={"orphan": 1}), "it is adopted"
+    found = plan([FULL], [orphan], [wanted("new"), wanted("more")], GRACE)
+    assert (found.waiting, list(found.refused)) == (["new"], ["more"]), "its place is promised"
     shared = [running("both", "a", wanted_by=("s", "other server"))]
     found = plan([FULL], shared, [wanted("both", idle_for=9.0), wanted("new")], GRACE)
     assert found.refused.keys() == {"new"}, "another server uses it"
@@ -110,6 +134,9 @@ def test_a_starting_replica_is_where_more_is_used_than_known() -> None:
     starting = running("one", num_starting=1)
     taken = node("a", Amount(0, 7 * GB), Amount(1, 8 * GB))
     assert plan([taken], [starting], [wanted("one")], GRACE) == Plan(numbers={"one": 1})
+    models = [wanted("one"), wanted("two")]
+    found = plan([taken], [starting, running("two", num_starting=1)], models, GRACE)
+    assert (found.numbers, list(found.refused)) == ({"one": 1}, ["two"]), "only one of them is there"
     found = plan([taken], [starting], [wanted("one", idle_for=1.0), wanted("two")], GRACE)
     assert found.unload == ["one"]
     found = plan([FULL], [running("other", "a"), starting], [wanted("other"), wanted("one")], GRACE)

@@ -168,7 +168,7 @@ def start_ray(mark: str, *options: str) -> None:
     ray = str(Path(sys.executable).with_name("ray"))
     common = ["--num-cpus", "1", "--object-store-memory", "80000000", "--disable-usage-stats"]
     environment = os.environ | {"RAY_AUTH_MODE": "token", MARK: mark}
-    subprocess.run([ray, "start", *common, *options], env=environment, check=True, timeout=60)
+    subprocess.run([ray, "start", *common, *options], env=environment, check=True, timeout=240)
 
 
 @contextmanager

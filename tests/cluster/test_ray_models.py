@@ -59,12 +59,14 @@ def test_models_share_memory_and_a_killed_server_leaves_replicas_to_adopt_or_rem
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with folder() as here:
-        path = write_tiny_llama(here / "tiny.gguf", llama__context_length=4096)
-        made = ReplicaOptions({"model": SharedFile.of(path)}, {"threads": 1, "context": 4096}, places=1)
+        path = write_tiny_llama(here / "tiny.gguf", llama__context_length=1 << 17)
+        made = ReplicaOptions({"model": SharedFile.of(path)}, {"threads": 1, "context": 1 << 17}, places=1)
         (needed,) = host_bytes(made) or ()
         with head(here / "ray", "--memory", str(needed * 3 // 2)) as at:
             cluster = Cluster(at, Bounds(), threads=1, models=2, server="first")
-            first, second = (cluster.open_model(path, context=context) for context in (4096, 4095))
+            first, second = (
+                cluster.open_model(path, context=context) for context in (1 << 17, (1 << 17) - 1)
+            )
             expected = generate(first)
             message = rf"no free memory on any node: {needed / 1e9:.3f} GB needed, {needed / 2e9:.3f} GB free"
             begin = time.monotonic()
@@ -84,7 +86,7 @@ def test_models_share_memory_and_a_killed_server_leaves_replicas_to_adopt_or_rem
             (orphan,) = other.applications()
             assert (orphan.model, orphan.replicas, orphan.cores) == ("tiny", 1, 0.5)
             assert orphan.memory > needed * 0.9
-            adopted = again.open_model(path, context=4095)
+            adopted = again.open_model(path, context=(1 << 17) - 1)
             assert generate(adopted) == expected
             assert [each.name for each in adopted.replicas()] == [replica.name]
             with pytest.raises(ClusterError, match=f"first wants {orphan.name}; unload the model there"):
