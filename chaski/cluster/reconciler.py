@@ -167,7 +167,7 @@ class Reconciler:
             return f"no application is named {name!r:.100}; the cluster has {', '.join(seen) or 'none'}"
         if listed is None:
             return "the cluster's directory does not answer; try again"
-        if servers := _servers(name, listed):
+        if servers := self._servers(name, listed):
             return f"{', '.join(servers)} wants {name}; unload the model there (`chaski stop MODEL`)"
         self._start(name, lambda: self._serving.delete(name))
         return None
@@ -198,7 +198,9 @@ class Reconciler:
     def _note(self, seen: Mapping[str, Seen], listed: Listed, nodes: Sequence[NodeMemory]) -> None:
         """Note since when each application is unwanted or leaves, and when something changed."""
         now = monotonic()
-        self._unwanted = {name: self._unwanted.get(name, now) for name in seen if not _servers(name, listed)}
+        self._unwanted = {
+            name: self._unwanted.get(name, now) for name in seen if not self._servers(name, listed)
+        }
         self._leaving = {name: self._leaving.get(name, now) for name, each in seen.items() if each.is_leaving}
         self._ever_listed |= {each.name for members in listed.members.values() for each in members}
         state = sorted(seen.items(), key=lambda item: item[0]), [node.label for node in nodes]
@@ -219,9 +221,19 @@ class Reconciler:
             places=tuple(_nodes_of(each)[: len(parts)] for each in living),
             num_starting=max(0, seen.num_replicas - sum(not each.is_leaving for each in living)),
             is_leaving=seen.is_leaving or (name in self._running and name not in wishes),
-            wanted_by=_servers(name, listed),
+            wanted_by=self._servers(name, listed),
             unwanted_for=monotonic() - self._unwanted.get(name, monotonic()),
         )
+
+    def _servers(self, name: str, listed: Listed) -> tuple[str, ...]:
+        """Return the servers that want an application. What this one wants may be newer than its lease."""
+        own = {self._server} if name in self._wishes else set()
+        others = {
+            server
+            for server, claims in listed.claims.items()
+            if server != self._server and any(claim.application == name for claim in claims)
+        }
+        return tuple(sorted(own | others))
 
     def _parts(self, wish: _Wish) -> Any:
         return wish.footprint.parts(self._nodes) if wish.chosen_for else ()
@@ -260,7 +272,7 @@ class Reconciler:
     def _act(self, made: Plan, seen: Mapping[str, Seen], ready: Mapping[str, _Wish], listed: Listed) -> None:
         if made.unload:
             self._tell({"unload": made.unload})
-        dropped = [name for name in self._dropped & seen.keys() if not _servers(name, listed)]
+        dropped = [name for name in self._dropped & seen.keys() if not self._servers(name, listed)]
         for name in {*made.delete, *dropped}:
             if not seen[name].is_leaving:
                 _log.info("the application %s ends, because no server wants it", name)
@@ -304,15 +316,6 @@ class Reconciler:
 
         self._running[name] = threading.Thread(target=run, name="chaski-application", daemon=True)
         self._running[name].start()
-
-
-def _servers(name: str, listed: Listed) -> tuple[str, ...]:
-    """Return the servers that want an application."""
-    return tuple(
-        server
-        for server, claims in listed.claims.items()
-        if any(claim.application == name for claim in claims)
-    )
 
 
 def _nodes_of(member: Member) -> tuple[str, ...]:

@@ -197,6 +197,29 @@ def test_running_replicas_are_adopted_with_their_generation(cluster: Cluster) ->
     assert cluster.deployed == {model.model: (1, 3)}
 
 
+def test_a_model_is_no_orphan_while_its_needs_are_unknown(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_known = threading.Event()
+
+    def host_bytes(options: ReplicaOptions, shards: int) -> list[int]:
+        assert is_known.wait(10)
+        return [GB]
+
+    monkeypatch.setattr("chaski.cluster.footprint.host_bytes", host_bytes)
+    monkeypatch.setattr(reconciler, "GRACE", 0.0)
+    server, model = Server(cluster), options("model")
+    cluster.deployed[model.model] = 1, 0
+    server.loop.members()  # the last lease, without the model
+    server.loop.want([{"options": to_builtins(model), "number": 1, "generation": 0}], [])
+    server.loop.round(*cluster.rooms())
+    server.rounds()
+    assert model.model in cluster.deployed
+    is_known.set()
+    server.rounds()
+    assert cluster.deployed == {model.model: (1, 0)}
+
+
 def test_orphans_end_after_the_grace_and_by_command(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
