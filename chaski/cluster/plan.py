@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-__all__ = ["Amount", "Application", "NodeRoom", "Plan", "Wanted", "plan"]
+__all__ = ["Amount", "Application", "NodeRoom", "Plan", "Wanted", "holds", "plan"]
 
 # Ray counts resources in steps of 0.0001.
 _STEP = 2e-4
@@ -142,6 +142,17 @@ def plan(
     return made
 
 
+def holds(ended: Application, nodes: Sequence[NodeRoom], others: Sequence[Application]) -> bool:
+    """Return whether an ended application may still hold resources: more is used than others reserve."""
+    unknown = {node.label: node.total - node.free for node in nodes}
+    _reserve(others, unknown)
+    return any(
+        label in unknown and unknown[label].covers(part)
+        for place in ended.places
+        for part, label in zip(ended.parts, place, strict=False)
+    )
+
+
 def _make_room(want: Wanted, soon: _Room, victims: _Victims, made: Plan) -> None:
     """Choose victims for a model in use without a place. `soon` is the room once all chosen ones are gone."""
     if not soon.place(want):
@@ -213,12 +224,9 @@ class _Room:
         self.places: _Places = _Places()
         self._parts = {each.name: each.parts for each in applications}
         unknown = {node.label: node.total - node.free for node in nodes}
+        _reserve(applications, unknown)
         for each in applications:
-            for place in each.places:
-                self.places[each.name].append(place)
-                for part, label in zip(each.parts, place, strict=False):
-                    if label in unknown:
-                        unknown[label] -= part
+            self.places[each.name] += each.places
         for each in applications:
             for _ in range(each.num_starting if each.parts else 0):
                 found = _find(each.parts, unknown)
@@ -275,6 +283,15 @@ class _Room:
         for part, label in zip(parts, place, strict=False):
             if label in self.free:
                 self.free[label] = self.free[label] + part if sign > 0 else self.free[label] - part
+
+
+def _reserve(applications: Sequence[Application], free: dict[str, Amount]) -> None:
+    """Subtract what known replicas reserve."""
+    for each in applications:
+        for place in each.places:
+            for part, label in zip(each.parts, place, strict=False):
+                if label in free:
+                    free[label] -= part
 
 
 class _Places(dict[str, list[tuple[str, ...]]]):

@@ -13,12 +13,13 @@ from time import monotonic
 from typing import Any, Protocol
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from chaski.cluster.entries import Claim, Listed
 from chaski.cluster.footprint import Footprint
 from chaski.cluster.members import Member
 from chaski.cluster.memory import NodeMemory
-from chaski.cluster.plan import Application, NodeRoom, Plan, Wanted, plan
+from chaski.cluster.plan import Application, NodeRoom, Plan, Wanted, holds, plan
 from chaski.cluster.replica_options import ReplicaOptions
 
 __all__ = ["GRACE", "Applications", "Leases", "Reconciler", "Seen"]
@@ -31,6 +32,8 @@ GRACE = 300.0
 # A model is refused if nothing has changed for this time, because Ray reports freed resources a little late.
 # It is also refused after the longer time without a place.
 _SETTLED, _REFUSED = 2.0, 10.0
+# Maximum seconds for which Ray frees the resources of an application that Serve has deleted.
+_FREEING = 30.0
 # Seconds after which a replica counts as never placed if its application is being deleted.
 _PLACED = 3.0
 
@@ -117,6 +120,8 @@ class Reconciler:
         self._unwanted: dict[str, float] = {}
         self._leaving: dict[str, float] = {}
         self._ever_listed: set[str] = set()
+        self._before: Mapping[str, Application] = {}
+        self._ended: dict[str, tuple[float, Application]] = {}
         self._state: object = None
         self._changed_at = monotonic()
 
@@ -185,12 +190,13 @@ class Reconciler:
             return
         self._note(seen, listed, nodes)
         running = [self._application(name, each, listed, wishes) for name, each in seen.items()]
+        ended = self._still_freed(running, rooms)
         ready = {name: wish for name, wish in wishes.items() if self._is_ready(name, wish, nodes)}
         wanted = [
             Wanted(name, wish.number, self._parts(wish), wish.options.per_node, wish.idle_for)
             for name, wish in ready.items()
         ]
-        made = plan(rooms, running, wanted, GRACE)
+        made = plan(rooms, [*running, *ended], wanted, GRACE)
         self._refuse(made, wishes)
         self._act(made, seen, ready, listed)
         self._tell({"applications": [_shown(each, listed) for each in running]})
@@ -210,6 +216,21 @@ class Reconciler:
             self._ending.discard(name)
             self._directory.forget(name)
             self._tell({"ended": name})
+
+    def _still_freed(
+        self, running: Sequence[Application], rooms: Sequence[NodeRoom]
+    ) -> Sequence[Application]:
+        """Return the applications that Serve has deleted while Ray still reports their resources as used."""
+        now, names = monotonic(), {each.name for each in running}
+        for name in self._before.keys() - names:
+            self._ended[name] = now, replace(self._before[name], is_leaving=True)
+        self._before = {each.name: each for each in running}
+        self._ended = {
+            name: (since, each)
+            for name, (since, each) in self._ended.items()
+            if name not in names and now - since < _FREEING and holds(each, rooms, running)
+        }
+        return [each for _, each in self._ended.values()]
 
     def _application(self, name: str, seen: Seen, listed: Listed, wishes: Mapping[str, _Wish]) -> Application:
         living = [each for each in listed.members.get(name, ()) if each.problem is None]

@@ -46,6 +46,8 @@ class Cluster:
         self.leaving: set[str] = set()
         self.held: dict[str, threading.Event] = {}
         self.unplaced: list[str] = []
+        self.is_slow = False  # Ray frees nothing meanwhile
+        self.freeing = 0.0
 
     def seen(self) -> dict[str, Seen]:
         return {name: Seen(number, name in self.leaving) for name, (number, _) in self.deployed.items()}
@@ -76,7 +78,7 @@ class Cluster:
         self.forget(name)
         self.leaving.discard(name)
         self.deployed.pop(name, None)
-        self.reserved.pop(name, None)
+        self.freeing += self.reserved.pop(name, 0)
 
     def forget(self, name: str) -> None:
         self.entries._entries.pop(name, None)
@@ -85,7 +87,11 @@ class Cluster:
         self.unplaced.append(name)
 
     def rooms(self) -> tuple[list[NodeMemory], list[NodeRoom]]:
-        free = Amount(self.cores - sum(self.reserved.values()), 9 * GB)
+        if not self.is_slow:
+            self.freeing = 0.0
+        used = Amount(sum(self.reserved.values()) + self.freeing)
+        used = replace(used, memory=int(used.cores * GB))
+        free = Amount(self.cores, 9 * GB) - used
         return [NodeMemory("n", 9, 9 * GB)], [NodeRoom("n", Amount(self.cores, 9 * GB), free)]
 
 
@@ -153,6 +159,18 @@ def test_an_idle_model_makes_room_and_a_busy_one_does_not(cluster: Cluster) -> N
     assert server.problem(second) is None
     server.want(second)
     assert server.told("ended") == [first.model]
+    assert list(cluster.deployed) == [second.model]
+
+
+def test_a_model_waits_while_ray_frees_the_place_of_another(cluster: Cluster) -> None:
+    server, first, second = Server(cluster), options("first"), options("second")
+    server.want(first)
+    cluster.is_slow = True
+    server.want(second)
+    assert not cluster.deployed
+    assert server.problem(second) is None
+    cluster.is_slow = False
+    server.rounds()
     assert list(cluster.deployed) == [second.model]
 
 
