@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from chaski import errors
 from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.links import new_key
-from chaski.cluster.members import Member, node_label
+from chaski.cluster.members import Member
 from chaski.cluster.model import ClusterModel
-from chaski.cluster.plan import Amount
+from chaski.cluster.overview import Node, RunningApplication
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.replica_set import ReplicaSet
 from chaski.cluster.shared_files import SharedFile
@@ -33,7 +33,7 @@ from chaski.ml.backend import ProgressCallback
 from chaski.names import AUTO
 from chaski.standard_streams import open_missing
 
-__all__ = ["LOCAL", "Cluster", "Node", "RunningApplication"]
+__all__ = ["LOCAL", "Cluster"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,51 +52,6 @@ _PAUSE = 3.0
 _LEAVING = 20.0
 # Seconds to wait for Ray's reply to a command of an operator.
 _COMMAND = 30.0
-
-
-class Node(Struct, frozen=True):
-    """A machine of a cluster: its name, its address, and the cores, memory and GPUs that Ray may use there.
-
-    `memory` and `gpu_memory` (all GPUs together) are in bytes, or 0 if unknown. `free` is what no replica has
-    reserved. Ray starts no more replicas on a node that `is_drained`.
-    """
-
-    name: str
-    address: str
-    cpus: int
-    memory: int
-    gpus: float
-    gpu_memory: int
-    is_drained: bool = False
-    free: Amount = Amount()
-
-    @property
-    def label(self) -> str:
-        """The label by which replicas name this node."""
-        return node_label(self.name, self.address)
-
-
-class RunningApplication(Struct, frozen=True):
-    """The replicas of a model in the cluster, for this server, another one, or none.
-
-    name          of the application of Ray Serve
-    model         the model's name; empty if unknown
-    wanted_by     the servers that want it
-    replicas      replicas that run; `starting` more have no known node
-    cores         reserved for each replica, as `memory`, in bytes, on all its nodes together
-    seconds_left  seconds after which it is deleted unless a server wants it; None if one does
-    """
-
-    name: str
-    model: str
-    wanted_by: tuple[str, ...]
-    replicas: int
-    starting: int
-    nodes: tuple[str, ...]
-    cores: float
-    memory: int
-    is_leaving: bool
-    seconds_left: float | None
 
 
 class _Wanted(Struct, frozen=True):
@@ -148,6 +103,9 @@ class Cluster:
         # The models that need replicas, and the models whose replicas must end.
         self._wanted: dict[str, _Wanted] = {}
         self._models: dict[str, ClusterModel] = {}
+        # The serial of the first message that wants each model. Older reports describe an earlier one.
+        self._wanted_since: dict[str, int] = {}
+        self._serial = 0
         self._ending: set[str] = set()
         # For each command of an operator and its object: the reason why it was refused, or None.
         self._did: dict[tuple[str, str], str | None] = {}
@@ -286,6 +244,8 @@ class Cluster:
         with self._lock:
             self._wanted.pop(options.model, None)
             self._models.pop(options.model, None)
+            self._wanted_since.pop(options.model, None)
+            self._members.pop(options.model, None)
             self._ending.add(options.model)
             self._tell_wanted()
             until = monotonic() + options.leaving_seconds
@@ -302,11 +262,13 @@ class Cluster:
         self._wanted[wanted.options.model] = wanted
         self._ending.discard(wanted.options.model)
         self._tell_wanted()
+        self._wanted_since.setdefault(wanted.options.model, self._serial)
 
     def _tell_wanted(self) -> None:
         """Tell Ray's process everything that is wanted, and what it must end."""
+        self._serial += 1
         wanted = [to_builtins(each) for each in self._wanted.values()]
-        self._process.tell({"wanted": wanted, "ending": list(self._ending)})
+        self._process.tell({"wanted": wanted, "ending": list(self._ending), "serial": self._serial})
 
     def _tell_use(self) -> None:
         """Tell for how many seconds each model has been idle, or None while it is in use."""
@@ -364,6 +326,7 @@ class Cluster:
                 self._members = {
                     model: None if members is None else list(map(_member, members))
                     for model, members in said["members"].items()
+                    if said["serial"] >= self._wanted_since.get(model, 0)
                 }
             if "did" in said:
                 self._did[said["did"], said["to"]] = said["refusal"]

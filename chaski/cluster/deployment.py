@@ -70,9 +70,9 @@ class Deployments:
             for each, gpu_memory in zip(living, self._gpus.of(living), strict=True)
         ]
 
-    def want(self, wanted: Sequence[Mapping[str, Any]], ending: Sequence[str]) -> None:
+    def want(self, wanted: Sequence[Mapping[str, Any]], ending: Sequence[str], serial: int) -> None:
         """Replace everything that the server wants, see `Reconciler.want`."""
-        self.reconciler.want(wanted, ending)
+        self.reconciler.want(wanted, ending, serial)
         self._is_due.set()
 
     def follow(self) -> None:

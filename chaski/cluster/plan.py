@@ -144,7 +144,7 @@ def plan(
 
 def holds(ended: Application, nodes: Sequence[NodeRoom], others: Sequence[Application]) -> bool:
     """Return whether an ended application may still hold resources: more is used than others reserve."""
-    unknown = {node.label: node.total - node.free for node in nodes}
+    unknown = _used(nodes)
     _reserve(others, unknown)
     return any(
         label in unknown and unknown[label].covers(part)
@@ -220,10 +220,13 @@ class _Room:
     """
 
     def __init__(self, nodes: Sequence[NodeRoom], applications: Sequence[Application]) -> None:
-        self.free = {node.label: node.free for node in nodes}
+        # Nodes with the same label, on one machine, count as one.
+        self.free: dict[str, Amount] = {}
+        for node in nodes:
+            self.free[node.label] = self.free.get(node.label, Amount()) + node.free
         self.places: _Places = _Places()
         self._parts = {each.name: each.parts for each in applications}
-        unknown = {node.label: node.total - node.free for node in nodes}
+        unknown = _used(nodes)
         _reserve(applications, unknown)
         for each in applications:
             self.places[each.name] += each.places
@@ -283,6 +286,14 @@ class _Room:
         for part, label in zip(parts, place, strict=False):
             if label in self.free:
                 self.free[label] = self.free[label] + part if sign > 0 else self.free[label] - part
+
+
+def _used(nodes: Sequence[NodeRoom]) -> dict[str, Amount]:
+    """Return what is not free, by the label of the node."""
+    used: dict[str, Amount] = {}
+    for node in nodes:
+        used[node.label] = used.get(node.label, Amount()) + node.total - node.free
+    return used
 
 
 def _reserve(applications: Sequence[Application], free: dict[str, Amount]) -> None:

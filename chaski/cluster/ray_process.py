@@ -69,7 +69,7 @@ def main() -> None:
     for line in lines:
         said = json.loads(line)
         if "wanted" in said:
-            deployments.want(said["wanted"], said["ending"])
+            deployments.want(said["wanted"], said["ending"], said["serial"])
         elif "idle" in said:
             deployments.reconciler.note_idle(said["idle"])
         else:
@@ -93,7 +93,8 @@ def _do(deployments: Deployments, what: str, name: str, tell: _Teller) -> None:
 def _tell_members(deployments: Deployments, tell: _Teller) -> None:
     pause = threading.Event()
     while not pause.wait(_ROUND):
-        tell({"members": deployments.reconciler.members()})
+        serial, members = deployments.reconciler.members()
+        tell({"members": members, "serial": serial})
 
 
 if __name__ == "__main__":

@@ -112,6 +112,7 @@ class Reconciler:
         self._tell = tell
         self._lock = threading.Lock()
         self._wishes: dict[str, _Wish] = {}
+        self._serial = 0
         self._dropped: set[str] = set()
         self._ending: set[str] = set()
         self._listed: Listed | None = None
@@ -125,9 +126,10 @@ class Reconciler:
         self._state: object = None
         self._changed_at = monotonic()
 
-    def want(self, wanted: Sequence[Mapping[str, Any]], ending: Sequence[str]) -> None:
+    def want(self, wanted: Sequence[Mapping[str, Any]], ending: Sequence[str], serial: int = 0) -> None:
         """Replace everything that the server wants.
 
+        serial  a number of this message, which `members` returns
         wanted  for each model: its `options`, the `number` of replicas and their least `generation`
         ending  applications whose end the server waits for: it gets `ended` for each
         """
@@ -141,6 +143,7 @@ class Reconciler:
             self._dropped |= before.keys() | set(ending)
             self._dropped -= self._wishes.keys()
             self._ending |= set(ending)
+            self._serial = serial
 
     def note_idle(self, idle: Mapping[str, float | None]) -> None:
         """Note for how many seconds each model has been idle, or None while it is in use."""
@@ -149,18 +152,19 @@ class Reconciler:
                 if name in self._wishes:
                     self._wishes[name].idle_for = seconds
 
-    def members(self) -> dict[str, list[dict[str, Any]] | None]:
+    def members(self) -> tuple[int, dict[str, list[dict[str, Any]] | None]]:
         """Renew the server's lease; return the replicas of all its models, or None if they are unknown.
 
-        A model that has no place is described as a replica with that problem.
+        A model that has no place is described as a replica with that problem. The first result is the serial
+        of what the server wants, by which it recognizes older replies.
         """
         with self._lock:
-            wishes = dict(self._wishes)
+            wishes, serial = dict(self._wishes), self._serial
         claims = [Claim(name, wish.options.label, self._parts(wish)) for name, wish in wishes.items()]
         self._listed = listed = self._directory.renew(self._server, claims)
         if listed is None:
-            return dict.fromkeys(wishes)
-        return {
+            return serial, dict.fromkeys(wishes)
+        return serial, {
             name: [to_builtins(each) for each in (*listed.members.get(name, ()), *_unplaced(name, wish))]
             for name, wish in wishes.items()
         }

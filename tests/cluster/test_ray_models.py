@@ -106,7 +106,7 @@ def test_models_share_the_cores_of_nodes_and_outlive_one(monkeypatch: pytest.Mon
     with folder() as here, head(here / "ray", mark=mark) as at:
         path = write_tiny_llama(here / "tiny.gguf", llama__context_length=512)
         on_head = {pid for pid, words in marked_processes(mark) if words[0].endswith("/raylet")}
-        start_ray(mark, "--address", at)
+        start_ray(mark, "--address", at, "--node-ip-address", "127.0.0.2")
         raylets = {pid for pid, words in marked_processes(mark) if words[0].endswith("/raylet")}
         cluster = Cluster(at, Bounds(), threads=1)
         wait_until(lambda: sum(node.cpus for node in cluster.nodes()) == 2)

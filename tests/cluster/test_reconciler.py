@@ -130,7 +130,8 @@ class Server:
         return [each[what] for each in self.said if what in each]
 
     def problem(self, made: ReplicaOptions) -> Any:
-        found = self.loop.members()[made.model]
+        _, members = self.loop.members()
+        found = members[made.model]
         assert found is not None
         return next((each["problem"] for each in found if each["problem"]), None)
 
