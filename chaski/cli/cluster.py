@@ -24,8 +24,8 @@ def command() -> None:
 def status() -> None:
     """List the nodes of the cluster with the model replicas on each node, then all applications.
 
-    An application is the replicas of a model with certain options. An application that no server wants is an
-    orphan; `chaski cluster remove` deletes it.
+    An application is the replicas of a model with certain options; its name begins with that of the model.
+    One that no server wants is an orphan; `chaski cluster remove` deletes it.
     """
     from chaski.cli.layout import table
     from chaski.remote import running_server
@@ -37,7 +37,7 @@ def status() -> None:
     head = "NODE", "CPUS", "GPUS", "MEMORY", "MODEL", "REPLICA", "PROCESS", "PLACES"
     click.echo(table([head, *rows], indent=""))
     if applications := found.get("applications"):
-        heads = "APPLICATION", "MODEL", "WANTED BY", "REPLICAS", "EACH RESERVES", "STATE"
+        heads = "APPLICATION", "WANTED BY", "REPLICAS", "EACH RESERVES", "STATE"
         click.echo()
         click.echo(table([heads, *map(_application, applications)], indent=""))
 
@@ -104,7 +104,6 @@ def _application(found: Mapping[str, Any]) -> tuple[str, ...]:
         state = f"orphan, ends in {found['seconds_left']:.0f} s"
     return (
         found["name"],
-        found["model"] or "-",
         ", ".join(found["wanted_by"]) or "-",
         f"{found['replicas']}{starting}",
         f"{cores} cores{memory}",

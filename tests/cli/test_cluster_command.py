@@ -90,10 +90,10 @@ def test_applications_are_listed_with_the_servers_that_want_them(monkeypatch: py
     found = [application | each for each in (wanted, orphan, leaving)]
     lines = status(monkeypatch, {"nodes": [node], "models": [], "applications": found})
     assert [[word.strip() for word in line if word.strip()] for line in lines[3:]] == [
-        ["APPLICATION", "MODEL", "WANTED BY", "REPLICAS", "EACH RESERVES", "STATE"],
-        ["chaski-guide-1", "guide:latest", "a:1, b:2", "2", "0.5 cores, 3 GB", "wanted"],
-        ["chaski-2", "-", "-", "2, 1 starting", "0.5 cores", "orphan, ends in 212 s"],
-        ["chaski-3", "-", "-", "2, 1 starting", "0.5 cores", "ends"],
+        ["APPLICATION", "WANTED BY", "REPLICAS", "EACH RESERVES", "STATE"],
+        ["chaski-guide-1", "a:1, b:2", "2", "0.5 cores, 3 GB", "wanted"],
+        ["chaski-2", "-", "2, 1 starting", "0.5 cores", "orphan, ends in 212 s"],
+        ["chaski-3", "-", "2, 1 starting", "0.5 cores", "ends"],
     ]
 
 

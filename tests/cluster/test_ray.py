@@ -97,7 +97,7 @@ def test_a_server_lets_a_cluster_compute_and_its_replicas_may_die(tmp_path: Path
         shown = chaski(url, "ps")
         assert len(re.findall(r"replica \w+ on .*, process \d+: 0 of \d+ places taken", shown)) == 2
         nodes, applications = chaski(url, "cluster", "status").split("\n\n")
-        assert re.search(r"^chaski-guide\S* +guide\S* +\S+:\d+ +2 +0.\d+ cores +wanted$", applications, re.M)
+        assert re.search(r"^chaski-guide\S* +\S+:\d+ +2 +0.\d+ cores +wanted$", applications, re.M)
         status = nodes.splitlines()
         assert status[0].split() == [
             "NODE",
