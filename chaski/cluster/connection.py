@@ -45,6 +45,8 @@ _HOST = "127.0.0.1"
 _PATIENCE = 5.0
 # Seconds of silence after which Ray's process is ended. It normally reports twice a second.
 _SILENCE = 90.0
+# Seconds within which it must connect. A busy machine took two minutes to start Ray.
+_STARTING = 300.0
 # Seconds after which its report about replicas is considered outdated.
 _FRESH = 10.0
 # Seconds between two attempts to connect again.
@@ -372,7 +374,6 @@ class _RayProcess:
     def __init__(self, address: str, key: bytes, server: str) -> None:
         open_missing()  # otherwise a socket could get the number of a standard stream
         self._end, theirs = socket.socketpair()
-        self._end.settimeout(_SILENCE)
         self._lines = self._end.makefile("rb")
         # Ray reads this when it is imported. By default, a cluster accepts only clients with its token.
         mode = {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token")}
@@ -391,7 +392,9 @@ class _RayProcess:
 
     def greeting(self) -> dict[str, Any]:
         """Return its first message: that it is connected, or why not."""
+        self._end.settimeout(_STARTING)
         for said in self.said():
+            self._end.settimeout(_SILENCE)
             return said
         raise ClusterError("the process that talks to Ray has ended; its log may say why")
 
