@@ -15,14 +15,14 @@ _WORTH_NAMING = 0.02
 def experts_line(layers: Sequence[Mapping[str, int]]) -> str:
     """Return in words what layers found in memory and read, from the `experts` of `/api/ps`."""
     totals = {name: sum(layer[name] for layer in layers) for name in layers[0]}
-    held = f"{totals['slots'] / totals['matrices']:.0%} of them fit into memory"
+    room = f"room for {totals['slots'] / totals['matrices']:.0%}"
     if not totals["requests"]:
-        return f"{held}; no token has chosen any yet"
+        return f"{room}, none requested yet"
     share = _hits(totals)
     worst = min((layer for layer in layers if layer["requests"]), key=_hits)
-    named = f", {_hits(worst):.0%} in layer {worst['layer']}" if _hits(worst) < share - _WORTH_NAMING else ""
-    read = size_in_bytes(totals["bytes_read"])
-    return f"{share:.0%} of requests found in memory{named}; {held}; {read} read from the disk"
+    is_named = _hits(worst) < share - _WORTH_NAMING
+    named = f" (layer {worst['layer']}: {_hits(worst):.0%})" if is_named else ""
+    return f"{share:.0%} of requests in memory{named}, {room}, {size_in_bytes(totals['bytes_read'])} read"
 
 
 def _hits(counts: Mapping[str, int]) -> float:

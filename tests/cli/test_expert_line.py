@@ -12,15 +12,14 @@ def layer(number: int, requests: int, hits: int) -> dict[str, int]:
 
 def test_the_layer_that_reads_most_is_named() -> None:
     assert experts_line([layer(0, 100, 80), layer(1, 100, 40)]) == (
-        "60% of requests found in memory, 40% in layer 1; 25% of them fit into memory; "
-        "3 MB read from the disk"
+        "60% of requests in memory (layer 1: 40%), room for 25%, 3 MB read"
     )
 
 
 def test_layers_that_are_alike() -> None:
     found = experts_line([layer(0, 100, 60), layer(1, 100, 61)])
-    assert found.startswith("60% of requests found in memory; 25% of them")
+    assert found.startswith("60% of requests in memory, room for 25%, ")
 
 
 def test_a_model_that_has_not_answered() -> None:
-    assert experts_line([layer(0, 0, 0)]) == "25% of them fit into memory; no token has chosen any yet"
+    assert experts_line([layer(0, 0, 0)]) == "room for 25%, none requested yet"
