@@ -85,7 +85,7 @@ class Fit(Struct, frozen=True):
         devices = sorted({*layout.weights.values(), *layout.contexts})
         found = (rates or measured_rates)(work, devices)
         prediction = Prediction.of(
-            work, layout, Rates(found, _file_tier(estimate, model.file.path)), estimate.size.sequences
+            work, layout, Rates(found, _file_tier(estimate, layout, model.file.path)), estimate.size.sequences
         )
         models = {device.name: device.model for device in usual_gpus()}
         assumed = [models.get(name, name) for name in devices if name != HOST]
@@ -221,12 +221,19 @@ def _bytes_by_type(work: Work) -> dict[QuantType, int]:
     return found
 
 
-def _file_tier(estimate: Estimate, path: Path) -> FileTier | None:
-    """Return the tier of weights that no memory holds; what is left of the memory keeps a share of them."""
+def _file_tier(estimate: Estimate, layout: Layout, path: Path) -> FileTier | None:
+    """Return the tier of weights that no memory holds.
+
+    Memory that is left keeps a share of them, except for experts, which are read past the system's cache.
+    """
     needs = estimate.needs
     in_files = needs.in_files.get(HOST, 0)
     if not in_files:
         return None
+    own = [each for each in estimate.work.matrices if layout.weights[each.name] == HOST]
+    experts = sum(each.num_bytes for each in own if each.is_expert)
+    if in_files < experts:  # or else all weights are in the file
+        return FileTier(in_files / experts, disk_rate(path), is_of_experts=True)
     room = max(0, needs.available[HOST] - needs.total.get(HOST, 0))
     return FileTier(max(0.0, 1 - room / in_files), disk_rate(path))
 

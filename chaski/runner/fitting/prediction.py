@@ -3,7 +3,8 @@
 Devices compute their layers one after the other, so the seconds of a batch add up. A matrix takes as long as
 reading it or multiplying with it, whichever is longer. Attention takes as long as reading keys and values for
 one token, and as its multiply-adds for many. Weights that no memory holds are read from their file for each
-batch, while nothing else is computed.
+batch, while nothing else is computed; of experts only those that tokens choose, which are assumed to be in
+memory as often as any others.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ class FileTier(Struct, frozen=True):
 
     share  share of the weights of the processor that no memory holds
     rate   bytes that the disk gives per second
+    is_of_experts  the share is that of experts, and memory holds all other weights
     """
 
     share: float
     rate: float
+    is_of_experts: bool = False
 
 
 class Rates(Struct, frozen=True):
@@ -108,8 +111,9 @@ def predict(
         rows = outputs if _is_output(matrix) else tokens
         read = work.bytes_read(matrix, tokens)
         seconds[device] += _product_seconds(work, matrix, rates.devices[device], rows, read)
-        if rates.file is not None and device == HOST:
-            from_file += rates.file.share * read
+        tier = rates.file if device == HOST else None
+        if tier is not None and (matrix.is_expert or not tier.is_of_experts):
+            from_file += tier.share * read
     for context, device in zip(work.contexts, layout.contexts, strict=True):
         seconds[device] += _context_seconds(context, rates.devices[device], tokens, history)
     for device, steps in _steps(work, layout).items():
