@@ -19,6 +19,8 @@ from chaski.runner.choosing.losses import published
 from chaski.sample import SamplingOptions
 
 ROOT = Path(__file__).parent.parent
+PLANS = ROOT / "tests/data/described_machines.json"
+"""The plans that `tools/described_machines.py` writes."""
 
 
 _WHICH_STORE = """\
@@ -186,6 +188,60 @@ def _markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+_PLANS = """\
+# Plans for twelve machines
+
+This page is made by `make docs`. It shows what `chaski fit` plans for one model, Qwen 3.5 35B-A3B in Q4_K_M
+(%s), on machines from a laptop without a card to a server. [The guide](larger-than-memory.md) explains
+how to run such a model. The planner is the one that loads models. The cards are emulated, with 0.5 GiB of
+each taken, and other programs take 2 GiB of memory. The planner chooses the context by itself.
+
+:::{note}
+The rates are *simulated*. Products on a processor reach 70 %% of the memory's nominal bandwidth: DDR4-3200
+and DDR5-5600 in two channels, 120 GB/s where memory is unified, and eight channels of DDR5 for the H100. A
+core multiplies 100 billion times per second, and a disk gives 3 GB/s. Experts count as equally likely; text
+that prefers some finds more of them in memory and is faster. chaski has no backend for the GPUs of unified
+memory yet, so the processor computes there.
+:::"""
+
+_HOW_PLANNED = """\
+## How the planner decides
+
+1. A card gets all of the model if the card has room for it.
+2. Otherwise a card gets all layers, but the experts of as few layers as necessary stay on the processor. A
+   token uses few of them, so they need the least bandwidth for their size.
+3. If the card is too small even for layers without experts, it gets the last layers.
+4. Experts on the processor that memory has no room for stay in the file. The ones that tokens choose most are
+   in memory, and the others are read when tokens choose them.
+
+`python -m tools.described_machines` plans again."""
+
+
+def plans_page() -> str:
+    """Return the table of plans for described machines."""
+    plans: dict[str, dict[str, Any]] = json.loads(PLANS.read_text())
+    head = ("machine", "where", "context", "prompt, tok/s", "answer, tok/s")
+    rows: list[tuple[str, ...]] = [
+        (
+            machine,
+            _where(plan),
+            f"{plan['context']:,}",
+            f"{plan['prefill']:,.0f}",
+            f"{plan['decode']:.3g}",
+        )
+        for machine, plan in plans.items()
+    ]
+    weights = f"{next(iter(plans.values()))['weights'] / 1e9:.1f} GB"
+    return "\n\n".join([_PLANS % weights, _markdown(head, rows), _HOW_PLANNED]) + "\n"
+
+
+def _where(plan: dict[str, Any]) -> str:
+    parts = [f"`{device}`: {contents}" for device, contents in plan["devices"].items() if contents]
+    if plan["in_files"]:
+        parts.append(f"disk: {plan['in_files'] / 1e9:.1f} GB of the experts")
+    return "; ".join(parts)
+
+
 _OPTIONS = """\
 # Options
 
@@ -279,6 +335,7 @@ GENERATED = {
     "docs/cli.md": cli_page,
     "docs/environment.md": environment_page,
     "docs/options.md": options_page,
+    "docs/plans.md": plans_page,
     "web/src/chat/options.json": web_options,
 }
 
