@@ -5,6 +5,7 @@ import { count } from "../models/memory";
 import type { LiveModel } from "../server/types";
 import { Cells } from "./Cells";
 import { Chart, type Line } from "./Chart";
+import { expertsIn } from "./experts";
 import { Legend } from "./Legend";
 import { colorOf } from "./picture";
 import { Replicas } from "./Replicas";
@@ -60,6 +61,19 @@ export function LivePage() {
         {shown && shown.engine !== "native" && <p class="note">{shown.engine} does not show what its cache contains.</p>}
         {shown?.engine === "native" && <CacheOf key={shown.name} model={shown} />}
         {shown?.replicas && <Replicas model={shown} />}
+        {!!shown?.experts?.length && (
+          <section class="card" aria-label="Experts">
+            <h2>Experts</h2>
+            <p class="note">Memory holds the experts that tokens choose most. The others are read from the disk.</p>
+            {expertsIn(shown.experts).map(({ name, hits, note }) => (
+              <div class="tier" key={name}>
+                <span>{name}</span>
+                <meter min={0} max={1} value={hits} aria-label={`${name}, found in memory`} />
+                <span class="note">{note}</span>
+              </div>
+            ))}
+          </section>
+        )}
         {!!shown?.prefix_cache.length && (
           <section class="card" aria-label="Prefix cache">
             <h2>Prefix cache</h2>

@@ -94,6 +94,16 @@ export interface LiveFigures {
   models: LiveModel[];
 }
 
+/** What a layer whose experts do not all fit into memory has requested so far, in matrices of experts. */
+export interface LayerExperts {
+  layer: number;
+  requests: number;
+  hits: number;
+  bytes_read: number;
+  slots: number;
+  matrices: number;
+}
+
 export interface LiveModel {
   name: string;
   engine: string;
@@ -103,6 +113,7 @@ export interface LiveModel {
   running: number;
   waiting: number;
   prefix_cache: { tier: string; blocks: number; tokens: number; bytes: number; max_bytes: number }[];
+  experts?: LayerExperts[];
   prompt_tokens_per_second?: number;
   generated_tokens_per_second?: number;
   cached_tokens_by_tier?: { cells: number; memory: number; disk: number };
