@@ -41,6 +41,7 @@ from chaski.errors import (
     NotSupportedError,
     OptionError,
     OutOfMemoryError,
+    ReceiptError,
     RegistryError,
     ResponseNotFoundError,
     SamplingError,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from chaski.runner.llm import LLM, Answer
     from chaski.runner.loading.loader import load
     from chaski.runner.loading.pulling import pull
+    from chaski.runner.receipts.verify import Verification, verify
 
 __all__ = [
     "LLM",
@@ -92,6 +94,7 @@ __all__ = [
     "OptionError",
     "OutOfMemoryError",
     "Ranked",
+    "ReceiptError",
     "RegistryError",
     "ResponseNotFoundError",
     "SamplingError",
@@ -103,11 +106,13 @@ __all__ = [
     "TokenizerError",
     "ToolCall",
     "UnsupportedError",
+    "Verification",
     "Worker",
     "WorkerError",
     "__version__",
     "load",
     "pull",
+    "verify",
 ]
 
 _LAZY = {
@@ -121,6 +126,8 @@ _LAZY = {
     "Ranked": "chaski.chat.ranking",
     "load": "chaski.runner.loading.loader",
     "pull": "chaski.runner.loading.pulling",
+    "Verification": "chaski.runner.receipts.verify",
+    "verify": "chaski.runner.receipts.verify",
 }
 
 __version__ = "0.2.0"

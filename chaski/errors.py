@@ -4,6 +4,7 @@ ChaskiError
 ├── FormatError               a file is malformed
 │   ├── GGUFError
 │   ├── ModelfileError        a Modelfile that cannot be read
+│   ├── ReceiptError          a receipt that cannot be read, or not be verified
 │   ├── TemplateError         a chat template fails, or exceeds its limits
 │   └── TokenizerError        a vocabulary that cannot be used
 ├── ImageError                an image cannot be read, or exceeds a limit
@@ -70,6 +71,7 @@ __all__ = [
     "NotSupportedError",
     "OptionError",
     "OutOfMemoryError",
+    "ReceiptError",
     "RegistryError",
     "ResponseNotFoundError",
     "SamplingError",
@@ -96,6 +98,10 @@ class GGUFError(FormatError):
 
 class ModelfileError(FormatError):
     """A Modelfile cannot be read; the message says which line."""
+
+
+class ReceiptError(FormatError):
+    """A receipt cannot be read, or not be verified with what is given."""
 
 
 class TemplateError(FormatError):

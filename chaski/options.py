@@ -404,6 +404,10 @@ OPTIONS: dict[str, Option] = {
     "prompt_logprobs": Option(_I,
         "return the log-probability of each token of the prompt, and of this many most likely ones",
         least=0, most=MAX_TOP_LOGPROBS, places=(), none="none", neutral=(None,)),
+    "receipt": Option(Kind.OTHER,
+        "return a receipt, by which others can verify the answer: true, or an object of `prompt` and "
+        "`top_logits`",
+        places=("options", "field"), none="no receipt", neutral=(None, False)),
     # Beam search.
     "num_beams": Option(_I,
         "above 1: search for the answer with this many beams",

@@ -46,6 +46,7 @@ SIDE_ROOMS = {
     "text": {"errors", "formats"},
     "sample": {"errors", "exits", "formats", "options", "same_bits"},
     "image": {"errors"},
+    "receipts": {"errors", "formats", "regular_files", "sample", "store"},
     "batches": {"errors", "formats", "regular_files"},
     "convert": {"errors", "formats", "ml", "model", "regular_files", "text"},
     "store": {

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from chaski.chat.events import Done, DoneReason, Event, PromptScores, Text, Thinking, ToolCall
+from chaski.receipts.receipt import Receipt
 from chaski.sample import Sampled
 
 __all__ = ["Answer", "collect"]
@@ -64,6 +65,11 @@ class Answer(Struct, frozen=True):
     def dropped_tokens(self) -> int:
         """Tokens that `truncate` took out of the prompt."""
         return self.done.dropped_tokens
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """The receipt of the answer; None unless option `receipt` asked for one."""
+        return self.done.receipt
 
     @property
     def message(self) -> dict[str, Any]:

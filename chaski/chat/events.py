@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from chaski.chat.marks import Holds
 from chaski.chat.sendable import Sendable
+from chaski.receipts.receipt import Receipt
 from chaski.sample import Sampled
 
 __all__ = [
@@ -111,6 +112,7 @@ class Done(Sendable, frozen=True, kw_only=True):
     shifted_tokens    tokens of prompt and answer that were forgotten on the way, when the context was full
     thinking_tokens   tokens of the answer up to the last one of its thinking
     attempts          the replicas that computed the answer, one after the other; empty without replicas
+    receipt           its receipt, if option `receipt` asks for one
     """
 
     reason: DoneReason
@@ -131,6 +133,7 @@ class Done(Sendable, frozen=True, kw_only=True):
     prefill_seconds: float
     decode_seconds: float
     attempts: tuple[Attempt, ...] = ()
+    receipt: Receipt | None = None
 
     @property
     def evaluated_tokens(self) -> int:

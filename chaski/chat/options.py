@@ -11,6 +11,7 @@ from chaski.chat.adapter_choices import AdapterChoice, AdapterOption, adapter_ch
 from chaski.chat.beams import BeamKeywords, BeamOptions, check_beams, is_search, taken_defaults
 from chaski.errors import OptionError
 from chaski.options import OPTIONS, REQUEST, Kind, from_json, is_number, names_of, none_below_zero
+from chaski.receipts.wish import ReceiptWish
 from chaski.sample import SamplingOptions
 from chaski.sample.lark import AnswerFormat, AnswerPrefix, Constraint, ConstraintKind
 from chaski.sample.options import SamplingKeywords
@@ -57,6 +58,7 @@ class GenerateOptions(SamplingKeywords, BeamKeywords, total=False):
     no_store: bool
     adapter: AdapterOption | None
     prompt_logprobs: int | None
+    receipt: bool | Mapping[str, Any] | None
 
 
 class AnswerOptions(BeamOptions, frozen=True, kw_only=True):
@@ -95,6 +97,7 @@ class AnswerOptions(BeamOptions, frozen=True, kw_only=True):
     bad_words: tuple[str, ...] = ()
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     prompt_logprobs: int | None = None
+    receipt: ReceiptWish | None = None
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -158,8 +161,10 @@ def parse_options(options: Mapping[str, Any]) -> tuple[AnswerOptions, SamplingOp
         limits["adapter"] = adapter_choices(limits["adapter"])
     if limits.get("format_thought") is not None:
         limits["format_thought"] = AnswerPrefix.read(limits["format_thought"])
-    if is_search(limits):
-        limits["shift"] = False  # a search ends at a full context
+    if "receipt" in limits:
+        limits["receipt"] = _receipt(limits["receipt"], limits.get("shift"))
+    if is_search(limits) or limits.get("receipt") is not None:
+        limits["shift"] = False  # a search ends at a full context, and so does an answer with a receipt
     sampling = {name: options[name] for name in _SAMPLING & options.keys()}
     if isinstance(sampling.get("logit_bias"), Mapping):
         sampling["logit_bias"] = {_token(token): bias for token, bias in sampling["logit_bias"].items()}
@@ -188,6 +193,13 @@ def checked_options(raw: Mapping[str, Any]) -> RequestOptions:
         values.get("engine"),
         {name: none_below_zero(name, values[name]) for name in PLACING if _is_set(values.get(name))},
     )
+
+
+def _receipt(value: Any, shift: object) -> ReceiptWish | None:
+    wish = ReceiptWish.read(value)
+    if wish is not None and shift:
+        raise OptionError("options receipt and shift exclude each other: what is forgotten is not verified")
+    return wish
 
 
 def _is_set(value: object) -> bool:

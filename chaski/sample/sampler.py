@@ -6,6 +6,7 @@ import math
 import secrets
 from collections import Counter, deque
 from collections.abc import Iterable
+from copy import copy
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -167,6 +168,21 @@ class Sampler:
             return Sampled(token_id)
         whole = logits if isinstance(logits, np.ndarray) else logits.fetch()
         return scored(whole, token_id, self.options.top_logprobs)
+
+    def skip(self) -> None:
+        """Take the random numbers that `sample` takes, for a token that is not sampled."""
+        if self.options.temperature > 0:
+            self._excludes_top()
+            self._random.next_24()
+
+    @property
+    def random_numbers(self) -> Pcg:
+        """A copy of the random numbers to come, which can be set to sample a step again."""
+        return copy(self._random)
+
+    @random_numbers.setter
+    def random_numbers(self, random: Pcg) -> None:
+        self._random = random
 
     def _without_excluded(self, top_logits: Logits) -> Logits:
         """The top logits of tokens that may be chosen; where none is left, these decide nothing."""

@@ -1,7 +1,8 @@
-"""Ed25519 signatures (RFC 8032), which authenticate users at registries like Ollama's."""
+"""Ed25519 signatures (RFC 8032), which authenticate users at registries like Ollama's, and sign receipts."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from chaski.errors import optional_package
@@ -9,7 +10,7 @@ from chaski.errors import optional_package
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["public_key", "sign"]
+__all__ = ["is_signed", "public_key", "sign"]
 
 
 def public_key(seed: bytes) -> bytes:
@@ -22,8 +23,25 @@ def sign(seed: bytes, message: bytes) -> bytes:
     return _private_key(seed).sign(message)
 
 
+def is_signed(key: bytes, signature: bytes, message: bytes) -> bool:
+    """Return whether `signature` is that of a message by the owner of a public key of 32 bytes."""
+    with _cryptography():
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _cryptography() -> AbstractContextManager[None]:
+    return optional_package("cryptography", "keys", "signing and checking signatures")
+
+
 def _private_key(seed: bytes) -> Ed25519PrivateKey:
-    with optional_package("cryptography", "keys", "signing for a registry"):
+    with _cryptography():
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-__all__ = ["content_identity", "note_verified", "verified_name"]
+__all__ = ["content_identity", "look", "note_verified", "verified_name"]
 
 _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 _FOLDER = Path("chaski", "verified")
@@ -36,9 +36,9 @@ def note_verified(path: Path, seen: os.stat_result | None = None) -> None:
     store is not writable.
     """
     with suppress(OSError):
-        now = _look(path.stat())
+        now = look(path.stat())
         before = _read(path)
-        if (seen is not None and _look(seen) != now) or (before is not None and before.seen == now):
+        if (seen is not None and look(seen) != now) or (before is not None and before.seen == now):
             return
         record = _Record(now, 0 if before is None else before.replaced + 1)
         final = _place(path)
@@ -59,7 +59,7 @@ def verified_name(path: Path) -> str | None:
     if not _BLOB.fullmatch(path.name):
         return None
     record = _read(path)
-    if record is None or record.seen != _look(path.stat()):
+    if record is None or record.seen != look(path.stat()):
         return None
     return f"{path.name}+{record.replaced}" if record.replaced else path.name
 
@@ -73,10 +73,11 @@ def content_identity(path: Path) -> tuple[object, ...]:
     stat = path.stat()
     if (name := verified_name(path)) is not None:
         return name, stat.st_size
-    return _look(stat)
+    return look(stat)
 
 
-def _look(stat: os.stat_result) -> tuple[int, int, int, int]:
+def look(stat: os.stat_result) -> tuple[int, int, int, int]:
+    """Return what changes when the bytes of a file are written: its inode, size and dates."""
     return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 

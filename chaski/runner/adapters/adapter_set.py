@@ -163,7 +163,7 @@ class AdapterSet:
                     f"the adapters of a request have more than {most} ranks together; name fewer"
                 )
             key = "+".join(f"{named.digest}*{float(scale).hex()}" for (named, _), scale in found)
-            applied = AppliedAdapters(key, uses)
+            applied = AppliedAdapters(key, uses, tuple(named.digest for (named, _), _ in found))
             for (_, resident), _ in found:
                 resident.users.add(applied)
             return applied

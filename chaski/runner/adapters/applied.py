@@ -27,7 +27,11 @@ class Use(NamedTuple):
 
 
 class AppliedAdapters(Struct, frozen=True, eq=False, weakref=True):
-    """The adapters of a sequence. Sequences whose adapters have equal effects have equal `key`s."""
+    """The adapters of a sequence. Sequences whose adapters have equal effects have equal `key`s.
+
+    digests  the SHA-256 of the matrices of each
+    """
 
     key: str
     uses: tuple[Use, ...]
+    digests: tuple[str, ...] = ()

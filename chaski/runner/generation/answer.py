@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-from chaski.chat.events import DoneReason
+from chaski.chat.events import Done, DoneReason
 from chaski.errors import ChaskiError
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.generation.request import GenerationRequest
@@ -71,6 +71,9 @@ class Answer(Sequence):
             stop_string = self._pieces.stop_string
         reason = reason if stop_string is None else "stop"
         times = self._started, self._prefilled
-        self.events.append(
-            self._request.report(self, times, reason=reason, stop_string=stop_string, **figures)
-        )
+        done = self._request.report(self, times, reason=reason, stop_string=stop_string, **figures)
+        self.events.append(self._with_receipt(done))
+
+    def _with_receipt(self, done: Done) -> Done:
+        """Return the end of the answer with its receipt, if it gets one."""
+        return done

@@ -7,11 +7,15 @@ from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
+from chaski.chat.events import Done
 from chaski.chat.groups import without
 from chaski.chat.image_rows import moved_down, place, whole
 from chaski.errors import ChaskiError
 from chaski.model.output_rows import OutputRow, OutputRows
+from chaski.receipts.chain import top_bytes
+from chaski.receipts.receipt import End
 from chaski.runner.engine.sequence import Counts
 from chaski.runner.generation.answer import Answer
 from chaski.runner.generation.prompt_scores import PromptScorer
@@ -34,6 +38,7 @@ class Generation(Answer):
         "_num_generated",
         "_num_proposed",
         "_num_sampled",
+        "_num_top",
         "_proposed",
         "_sampled",
         "_sampler",
@@ -42,6 +47,7 @@ class Generation(Answer):
         "_speculator",
         "_thoughts",
         "_took_largest",
+        "_tops",
     )
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -59,6 +65,8 @@ class Generation(Answer):
         top = request.prompt_logprobs
         self._scorer = None if top is None else PromptScorer(self.tokens, top)
         self._sampled: list[Sampled] = []  # not written yet
+        self._num_top = request.receipt.wish.top_logits if request.receipt else 0
+        self._tops: list[bytes] = []  # the largest logits of each step, if its receipt covers them
         self._shifted = 0
         self._took_largest = True
         # Of those that are sampled, a sequence may leave its slot before some are written.
@@ -116,7 +124,7 @@ class Generation(Answer):
         """See `Sequence.takes_largest`. An end that is ruled out has the largest logit again and again."""
         if self._grammar is not None or self._is_scoring or not self._sampler.takes_largest:
             return False
-        if self._forced is not None:
+        if self._forced is not None or self._num_top:
             return False
         if self._speculator is not None and self._speculator.propose():
             return False  # computed together, these are ready sooner
@@ -186,6 +194,8 @@ class Generation(Answer):
         except ChaskiError as error:
             self._stop(error)
             return
+        if self._num_top:
+            self._tops.append(top_bytes(row.fetch(), self._num_top))
         self._took_largest = bool(top_logits.size and top_logits[1, 0] == sampled.token_id)
         self.tokens.append(sampled.token_id)
         self._sampler.accept(sampled.token_id)
@@ -243,6 +253,16 @@ class Generation(Answer):
             proposed_tokens=self._num_proposed,
             accepted_tokens=self._num_accepted,
         )
+
+    def _with_receipt(self, done: Done) -> Done:
+        draft, count = self._request.receipt, self._num_generated
+        if draft is None or done.reason == "cancelled":
+            return done
+        # Some tokens may have been sampled before a stop text was found.
+        begin = len(self._request.prompt)
+        output = self.tokens[begin : begin + count]
+        end = End(reason=done.reason, stop=done.stop_string)
+        return replace(done, receipt=draft.finished(output, end, self._tops[:count]))
 
     @property
     def _length(self) -> int:

@@ -14,6 +14,7 @@ from chaski.chat.image_rows import Images
 from chaski.chat.marks import Holds
 from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.engine.sequence import Sequence
+from chaski.runner.receipts.draft import ReceiptDraft
 from chaski.runner.speculation.speculator import Draft
 from chaski.sample import SamplingOptions
 from chaski.sample.grammar import Grammar
@@ -78,6 +79,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     keeps_stop      they are part of the answer
     prompt_logprobs number of top log-probabilities for each token of the prompt; None for no scores at all
     decoder         makes the text; None if no reader needs it
+    receipt         draft of the answer's receipt; None if it gets none
     dropped_tokens  number of tokens that the prompt lost to fit into the context
     load_seconds    time that the model took to load, for the report at the end
     """
@@ -106,6 +108,7 @@ class GenerationRequest(Struct, frozen=True, kw_only=True):
     keeps_stop: bool = False
     prompt_logprobs: int | None = None
     decoder: TextDecoder | None = None
+    receipt: ReceiptDraft | None = None
     dropped_tokens: int = 0
     load_seconds: float = 0.0
 

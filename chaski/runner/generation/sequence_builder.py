@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Container, Mapping
 from collections.abc import Sequence as Items
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.chat.adapter_choices import AdapterChoice
 from chaski.chat.defaults import Defaults
 from chaski.chat.images import ImageSource
-from chaski.chat.options import AnswerOptions
+from chaski.chat.layout import Prompt
+from chaski.chat.options import AnswerOptions, parse_options
 from chaski.chat.prompts import Prepared, PromptBuilder
 from chaski.chat.ranking import RANKING_TEMPLATE
-from chaski.errors import OptionError, UnsupportedError
+from chaski.errors import AdapterNotFoundError, OptionError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
 from chaski.model.denoising import read_denoising
 from chaski.model.multimodal import MultimodalProcessor, TextEncoder
 from chaski.model.pooling import Pooling
 from chaski.model.registry import ModelConfig
+from chaski.receipts.receipt import ModelPart, Receipt
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.beams import BeamSearch
@@ -34,17 +38,28 @@ from chaski.runner.generation.output_sequences import (
     PromptSequence,
     StreamedLogits,
 )
+from chaski.runner.generation.replay import Replay
 from chaski.runner.generation.request import GenerationRequest, Shift
 from chaski.runner.generation.token_rules import token_rules
+from chaski.runner.receipts.draft import receipt_draft
 from chaski.runner.speculation.speculator import Draft
 from chaski.sample.grammar import Grammar, GrammarCompiler, GrammarVocabulary
 from chaski.sample.rules import TokenRules
 from chaski.sample.thought_budget import ThoughtBudget, ends_of_thought, without_answer
+from chaski.store.file_digest import file_digest
 
 if TYPE_CHECKING:
     from chaski.text.tokenizer import Tokenizer
 
-__all__ = ["LoadedModel", "SequenceBuilder"]
+__all__ = ["LoadedBits", "LoadedModel", "SequenceBuilder"]
+
+
+class LoadedBits(Struct, frozen=True):
+    """What determines the bits of answers apart from files and options: the rule, and settings of loading."""
+
+    rule: str
+    kv_type: str
+    is_flash: bool
 
 
 class LoadedModel(Struct, frozen=True):
@@ -57,6 +72,7 @@ class LoadedModel(Struct, frozen=True):
     max_context   the longest context that the model can be loaded with; more tokens give poor text
     grows         memory for keys and values is taken when tokens use it
     load_seconds  how long loading took
+    bits          what determines the bits of its answers
     defaults      those of the stored model
     vision        the encoder of its images; None if it does not see
     text_encoder  the encoder of its prompts; None if the prompt and the answer are one text
@@ -76,6 +92,7 @@ class LoadedModel(Struct, frozen=True):
     context_reason: str = ""
     max_context: int = 0
     grows: bool = False
+    bits: LoadedBits | None = None
 
 
 class SequenceBuilder(PromptBuilder):
@@ -156,6 +173,80 @@ class SequenceBuilder(PromptBuilder):
 
         `written` are ids that it is known to begin with.
         """
+        request = self._request(prepared, written)
+        if self._denoising is not None:
+            room = self.context - len(request.prompt)
+            return DenoisedAnswer(request, schedule(prepared.limits, room), self._denoising)
+        if prepared.limits.is_search:
+            return BeamSearch(request, prepared.limits, rank)
+        return Generation(request)
+
+    def replay(
+        self, receipt: Receipt, prompt: Items[int], steps: Container[int] | None
+    ) -> tuple[Replay, GenerationRequest]:
+        """Return the sequence that computes the answer of a receipt again, and its request.
+
+        steps: the steps to compare; None for all. Raises OptionError, SamplingError, AdapterNotFoundError, or
+        UnsupportedError for options or a model that no receipt is for.
+        """
+        self._require_text()
+        if self._denoising is not None or self._text_encoder is not None:
+            raise UnsupportedError(f"{self._name}: answers of such a model have no receipts")
+        choices = self._adapters_of(receipt)
+        limits, sampling = parse_options({**receipt.options, "seed": int(receipt.seed), "adapter": choices})
+        limit = len(prompt) + limits.num_predict
+        self._require_fit(len(prompt) + max(len(receipt.output) - 1, 0), more="")
+        prepared = Prepared(
+            prompt=Prompt(list(prompt)),
+            dropped=0,
+            limit=limit,
+            context=self.context,
+            num_keep=None,
+            limits=limits,
+            sampling=sampling,
+            ends=frozenset(receipt.ends),
+        )
+        request = self._request(prepared)
+        return Replay(request, receipt, steps, self.rule), request
+
+    def _adapters_of(self, receipt: Receipt) -> list[AdapterChoice]:
+        """Return the choices of a receipt's adapters. Raises AdapterNotFoundError."""
+        infos = () if self._adapters is None or not receipt.adapters else self._adapters.infos()
+        names = {info.digest: info.name for info in infos}
+        missing = [part.digest for part in receipt.adapters if part.digest not in names]
+        if missing:
+            raise AdapterNotFoundError(
+                f"the receipt names an adapter with the SHA-256 {missing[0]}, and no such adapter is loaded; "
+                "load the model with it"
+            )
+        return [AdapterChoice(names[part.digest], part.scale) for part in receipt.adapters]
+
+    def model_part(self) -> ModelPart:
+        """Return what a receipt says of the model. The first call may read the whole file."""
+        bits = self._model.bits
+        assert bits is not None, "it is loaded"
+        paths = dict.fromkeys(tensor.path for tensor in self._file.tensors.values())
+        return ModelPart(
+            architecture=self._file.architecture,
+            files=tuple(map(file_digest, paths)),
+            kv_type=bits.kv_type,
+            attention="flash" if bits.is_flash else "plain",
+            context=self.context,
+        )
+
+    @property
+    def depends_on_context(self) -> bool:
+        """True if some constants of the model depend on the length of the context."""
+        return "rope_factors_long.weight" in self._file.tensors
+
+    @property
+    def rule(self) -> str:
+        """The rule of the backend."""
+        assert self._model.bits is not None, "it is loaded"
+        return self._model.bits.rule
+
+    def _request(self, prepared: Prepared, written: Items[int] = ()) -> GenerationRequest:
+        """Return the request for a prepared answer."""
         limits = prepared.limits
         stops, keeps_stop = frozenset(limits.stop_token_ids), limits.include_stop_str_in_output
         if limits.prompt_logprobs is not None and prepared.prompt.images:
@@ -164,7 +255,12 @@ class SequenceBuilder(PromptBuilder):
             require_denoisable(limits, prepared.sampling)
         ends = self.tokenizer.eos_ids | prepared.ends
         rules = token_rules(limits, self.tokenizer, ends)
-        request = GenerationRequest(
+        adapters, sampling, draft = self._applied(limits.adapter), prepared.sampling, None
+        if limits.receipt is not None:
+            if sampling.seed is None:
+                sampling = replace(sampling, seed=secrets.randbits(64))
+            draft = receipt_draft(prepared, sampling, self.rule, self.model_part(), adapters)
+        return GenerationRequest(
             prompt=prepared.prompt.tokens,
             read_tokens=prepared.read_tokens,
             groups=prepared.prompt.groups,
@@ -172,7 +268,7 @@ class SequenceBuilder(PromptBuilder):
             cache_salt=limits.cache_salt,
             may_store=not limits.no_store,
             holds=prepared.holds,
-            adapters=self._applied(limits.adapter),
+            adapters=adapters,
             limit=prepared.limit,
             grammar=self._grammar(limits, ends),
             thoughts=self._thoughts(limits, rules),
@@ -181,7 +277,7 @@ class SequenceBuilder(PromptBuilder):
             max_proposed=limits.draft_num_predict if self._can_speculate else 0,
             draft=self._draft,
             written=written if self._can_speculate else (),
-            sampling=prepared.sampling,
+            sampling=sampling,
             rules=rules,
             end_ids=ends | stops,
             shown_ends=stops - ends if limits.include_stop_str_in_output else frozenset(),
@@ -189,13 +285,10 @@ class SequenceBuilder(PromptBuilder):
             keeps_stop=keeps_stop,
             prompt_logprobs=limits.prompt_logprobs,
             decoder=self.tokenizer.stream(special=limits.special),
+            receipt=draft,
             dropped_tokens=prepared.dropped,
             load_seconds=self._model.load_seconds,
         )
-        if self._denoising is not None:
-            room = self.context - len(request.prompt)
-            return DenoisedAnswer(request, schedule(limits, room), self._denoising)
-        return BeamSearch(request, limits, rank) if limits.is_search else Generation(request)
 
     def prompt(self, prepared: Prepared) -> PromptSequence:
         """Return the sequence that computes a prompt and nothing after it.

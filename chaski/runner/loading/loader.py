@@ -23,7 +23,7 @@ from chaski.names import NATIVE, check_engine
 from chaski.runner.adapters.adapter_calls import AdapterFiles, adapter_files
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.engine.engine import Engine
-from chaski.runner.generation.sequence_builder import LoadedModel
+from chaski.runner.generation.sequence_builder import LoadedBits, LoadedModel
 from chaski.runner.keywords import check_load_options, load_options, plain
 from chaski.runner.llm import LLM
 from chaski.runner.loading.devices import reserve
@@ -299,6 +299,11 @@ def _as_llm(
         context=reserved.size.capacity,
         context_reason=reserved.context_reason,
         max_context=parts.max_context,
+        bits=LoadedBits(
+            reserved.backend.rule,
+            f"{reserved.types.keys.value}:{reserved.types.values.value}",
+            parts.flash_attention,
+        ),
         grows=isinstance(parts.size, Sizing) and reserved.backend.name == "cpu",
         load_seconds=seconds,
         defaults=defaults,

@@ -21,7 +21,7 @@ from chaski.sample.grammar import checked_grammar
 __all__ = ["AnswerReader", "completion", "empty_answer"]
 
 _SAMPLERS = (*("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),)
-_MISSING = ("min_tokens", "stop_token_ids", "include_stop_str_in_output", "bad_words")
+_MISSING = ("min_tokens", "stop_token_ids", "include_stop_str_in_output", "bad_words", "receipt")
 _SEEDS = 2**32 - 1  # the largest number requests a fresh seed
 
 

@@ -1,0 +1,1 @@
+"""Making receipts while answers are computed, and verifying them by computing the answers again."""
