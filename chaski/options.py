@@ -407,7 +407,7 @@ OPTIONS: dict[str, Option] = {
     "receipt": Option(Kind.OTHER,
         "return a receipt, by which others can verify the answer: true, or an object of `prompt` and "
         "`top_logits`",
-        places=("options", "field"), none="no receipt", neutral=(None, False)),
+        places=("options",), none="no receipt", neutral=(None, False)),
     # Beam search.
     "num_beams": Option(_I,
         "above 1: search for the answer with this many beams",

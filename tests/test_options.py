@@ -32,6 +32,7 @@ OTHERS: dict[str, Any] = {
     "early_stopping": True,
     "engine": "native",
     "format": "json",
+    "receipt": True,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -25,6 +25,7 @@ URLS = (
 )
 """The routes allowed in a line."""
 
+_TEXT_URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _MAX_LINE = 64 << 20
 _MAX_VALUES = 500_000
 _MAX_ID = 512
@@ -47,10 +48,11 @@ class BatchLine:
         return f"batch_req_{blake2b(content.encode(errors='replace'), digest_size=12).hexdigest()}"
 
 
-def read_lines(path: Path, model: str | None = None) -> Iterator[BatchLine]:
+def read_lines(path: Path, model: str | None = None, receipts: bool = False) -> Iterator[BatchLine]:
     """Read the requests of a file one by one. `model` is the default for requests that name none.
 
-    Raises FormatError, with the line number, for an invalid request.
+    With `receipts`, requests for texts ask for a receipt unless they say otherwise. Raises FormatError, with
+    the line number, for an invalid request.
     """
     try:
         opened = open_regular(path)
@@ -65,16 +67,17 @@ def read_lines(path: Path, model: str | None = None) -> Iterator[BatchLine]:
                 raise FormatError(f"{where}: it has more than {_MAX_LINE >> 20} MB")
             data = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
             if not data.isspace():
-                yield _line(number, data, where, model)
+                line = _line(number, data, where, model)
+                yield _with_receipt(line) if receipts else line
 
 
-def check_lines(path: Path, model: str | None = None) -> dict[str, str]:
+def check_lines(path: Path, model: str | None = None, receipts: bool = False) -> dict[str, str]:
     """Check all requests of a file; return their ids in order, each with its `BatchLine.request_id`.
 
     Raises FormatError like `read_lines`, and for duplicate ids or a file without requests.
     """
     found: dict[str, str] = {}
-    for line in read_lines(path, model):
+    for line in read_lines(path, model, receipts):
         if line.custom_id in found:
             raise FormatError(
                 f"{path}, line {line.number}: an earlier line has the custom_id '{line.custom_id:.80}', too; "
@@ -84,6 +87,11 @@ def check_lines(path: Path, model: str | None = None) -> dict[str, str]:
     if not found:
         raise FormatError(f"{path}: it has no requests; each line is a JSON object with {', '.join(_FIELDS)}")
     return found
+
+
+def _with_receipt(line: BatchLine) -> BatchLine:
+    makes_text = line.url in _TEXT_URLS
+    return replace(line, body={"receipt": True, **line.body}) if makes_text else line
 
 
 def _line(number: int, data: bytes, where: str, model: str | None) -> BatchLine:

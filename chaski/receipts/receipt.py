@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ __all__ = [
     "token_digest",
 ]
 
-FORMAT = "chaski-receipt-1"
+FORMAT: Final = "chaski-receipt-1"
 
 MAX_BYTES = 64 << 20
 """Bytes of the JSON of a receipt."""

@@ -43,10 +43,18 @@ _HERE, _AWAY = 16, 64
     type=click.IntRange(1, 1024),
     help=f"Number of concurrent requests.  [default: up to {_HERE}, as memory allows; {_AWAY} with a server]",
 )
+@click.option(
+    "--receipts", is_flag=True, help="Add a receipt to each answer, by which `chaski verify` checks it."
+)
 @click.option("--retry-failed", is_flag=True, help="Repeat the requests whose results are errors.")
 @click.help_option("-h", "--help")
 def command(
-    file: Path, output: Path | None, model: str | None, parallel: int | None, retry_failed: bool
+    file: Path,
+    output: Path | None,
+    model: str | None,
+    parallel: int | None,
+    receipts: bool,
+    retry_failed: bool,
 ) -> None:
     """Answer the requests of FILE, in OpenAI's batch format: one JSON object per line.
 
@@ -61,7 +69,7 @@ def command(
     from chaski.batches.run import run_batch
     from chaski.remote import chosen_server
 
-    requests = check_lines(file, model)
+    requests = check_lines(file, model, receipts)
     path = output or file.with_suffix(".results.jsonl")
     if path.exists() and path.samefile(file):
         raise click.UsageError("FILE and --output are the same file.")
@@ -75,7 +83,8 @@ def command(
 
                 async def answer() -> Tokens:
                     async with _asking(remote, in_flight, parallel) as ask:
-                        return await run_batch(read_lines(file, model), ask, results, in_flight, progress)
+                        lines = read_lines(file, model, receipts)
+                        return await run_batch(lines, ask, results, in_flight, progress)
 
                 tokens = asyncio.run(answer()) if num_before < len(requests) else None
             _report(results, num_before, tokens, time.monotonic() - began)

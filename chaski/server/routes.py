@@ -107,6 +107,7 @@ ROUTES = (
     # Ollama's API, and chaski's extensions to it.
     _json("GET", "/api/status", USER, general.status),
     _json("GET", "/api/key", USER, general.key),
+    _json("GET", "/api/receipt-key", USER, general.receipt_key),
     _json("GET", "/api/tags", USER, store.tags),
     _json("GET", "/api/ps", USER, store.ps),
     _json("GET", "/api/live/cache", ADMIN, live.cache, queries=("model",)),

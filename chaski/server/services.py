@@ -13,6 +13,7 @@ from chaski.server.answering.answers import Answers
 from chaski.server.answering.chat import ChatService
 from chaski.server.answering.jobs import Jobs
 from chaski.server.answering.live import LiveService
+from chaski.server.answering.receipts import ReceiptSigner
 from chaski.server.answering.states import StateService
 from chaski.server.answering.tokens import TokenService
 from chaski.server.answering.vectors import VectorService
@@ -70,6 +71,7 @@ class Services(Struct, frozen=True):
     files: FileStore
     batches: BatchService
     live: LiveService
+    receipts: ReceiptSigner
     estimates: Estimates = field(default_factory=Estimates)
     forms: Arrivals = field(default_factory=lambda: Arrivals(_FORMS))
     transfers: ThreadPoolExecutor = field(
@@ -89,7 +91,8 @@ class Services(Struct, frozen=True):
         models = ModelPool(settings, open_worker)
         metrics = Metrics(models)
         jobs = Jobs(settings, catalog, models, Recorder(metrics))
-        services = ChatService(jobs), VectorService(jobs), TokenService(jobs)
+        receipts = ReceiptSigner(store)
+        services = ChatService(jobs, receipts), VectorService(jobs), TokenService(jobs)
         states = StateService(jobs, models, settings.states, settings.states_size)
         bodies = Bodies(settings.body_memory, settings.body_timeout)
         uploads = Uploads(settings.body_timeout, settings.max_connections // _UPLOADS_SHARE)
@@ -99,7 +102,9 @@ class Services(Struct, frozen=True):
         live = LiveService(models, metrics)
         common = settings, catalog, adapters, models, metrics
         batches = BatchService(files, ask_as)
-        return cls(*common, *services, states, *stores, Answers(), bodies, uploads, files, batches, live)
+        return cls(
+            *common, *services, states, *stores, Answers(), bodies, uploads, files, batches, live, receipts
+        )
 
     async def close(self) -> None:
         """Close all services."""

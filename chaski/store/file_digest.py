@@ -7,6 +7,7 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,7 @@ from chaski.store.verified import look, note_verified, verified_name
 __all__ = ["file_digest"]
 
 _BLOB = "sha256-"
+_PIECE = 1 << 20
 
 
 class _Record(Struct, frozen=True):
@@ -38,7 +40,7 @@ def file_digest(path: Path) -> str:
         if (record := _read(real)) is not None and record.seen == look(before):
             return record.sha256
         with open_regular(real) as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            found = _hashed(file)
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from None
     if real.name == _BLOB + found:
@@ -46,6 +48,13 @@ def file_digest(path: Path) -> str:
     else:
         _write(real, _Record(look(before), found))
     return found
+
+
+def _hashed(file: BinaryIO) -> str:
+    found = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        found.update(piece)
+    return found.hexdigest()
 
 
 def _place(path: Path) -> Path:

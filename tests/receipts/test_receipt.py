@@ -151,7 +151,8 @@ def test_wishes() -> None:
     assert ReceiptWish.read(None) is ReceiptWish.read(False) is None
     assert ReceiptWish.read(True) == ReceiptWish()
     assert ReceiptWish.read({"prompt": "digest", "top_logits": 3}) == ReceiptWish("digest", 3)
-    for wrong in (1, "yes", {"prompt": "none"}, {"top_logits": 21}, {"top_logits": -1}, {"more": 1}, []):
+    refused: list[Any] = [1, "yes", {"prompt": "none"}, {"top_logits": 21}, {"top_logits": -1}, {"a": 1}, []]
+    for wrong in refused:
         with pytest.raises(OptionError, match="receipt"):
             ReceiptWish.read(wrong)
 

@@ -25,8 +25,9 @@ from chaski.runner.loading.pulling import find_or_pull
 from chaski.runner.receipts.draft import shared_rule
 from chaski.runner.results import outputs_of
 from chaski.same_bits import UsualFloats
+from chaski.store.store import Store
 
-__all__ = ["Verification", "load_for", "verify"]
+__all__ = ["Verification", "load_for", "stored_model", "verify"]
 
 _BATCH_OUTPUTS = 128
 """Rows of logits that a model computes at once when it is loaded to verify."""
@@ -120,6 +121,17 @@ def load_for(
     parts = ModelParts.of(opened, options)
     # Defaults of a stored model are not part of it: a receipt has all of its options.
     return load_parts(parts, Defaults(), _REFERENCE if reference else None, False, adapters=files)
+
+
+def stored_model(receipt: Receipt) -> str:
+    """Return the name of the stored or bundled model whose file a receipt names. Raises ReceiptError."""
+    files = receipt.model.files
+    for entry in Store.default().entries():
+        if any(layer.kind == "model" and layer.digest.hex == files[0] for layer in entry.manifest.layers):
+            return entry.name.short
+    raise ReceiptError(
+        f"no stored model has the file {files[0][:12]} that the receipt names; name its model with --model"
+    )
 
 
 def _receipt(value: Receipt | Answer | Mapping[str, Any] | bytes | str) -> Receipt:

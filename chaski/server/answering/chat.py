@@ -15,6 +15,7 @@ from chaski.errors import OptionError, SamplingError
 from chaski.runner.channels.messages import Answerable
 from chaski.server.answering.events import AnswerPiece, Delta, Finish, Prompted, ServiceEvents
 from chaski.server.answering.jobs import Job, Jobs, chat_call, check_ids, generate_call, require
+from chaski.server.answering.receipts import ReceiptSigner
 from chaski.server.answering.requests import ChatRequest, GenerateRequest, ModelRequest
 from chaski.server.answering.scores import prompted_of, require_few_scores, score_of
 from chaski.server.models.loaded import LoadedModel
@@ -27,8 +28,9 @@ _OPTION = re.compile(r"option (['\"]?)(\w+)\1|options (\w+) and (\w+)")
 class ChatService:
     """Service that answers conversations and prompts. Use it in one event loop only."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, signer: ReceiptSigner) -> None:
         self._jobs = jobs
+        self._signer = signer
 
     async def answer(self, request: ChatRequest | GenerateRequest, client: str) -> ServiceEvents:
         """Answer a conversation, or a prompt, or continue the prompt."""
@@ -96,6 +98,8 @@ class ChatService:
                         )
                         yield Delta((), (), answer.prompt_tokens, told)
                     case Done():
+                        if event.receipt is not None:
+                            event = await asyncio.to_thread(self._signer.done, event)
                         yield answer.finish(event, loaded.info.context, load_seconds, job.seconds)
                     case _:
                         if delta := answer.delta(event, job):

@@ -20,6 +20,7 @@ from chaski.server.answering.events import Delta, Finish, Score, ServiceEvent, T
 from chaski.server.answering.requests import ChatRequest, EmbedRequest, GenerateRequest
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.images import check_images, read_base64
+from chaski.server.dialects.common.receipts import receipt_fields
 from chaski.server.dialects.common.tools import function_tool, require_distinct
 from chaski.server.fields.reader import Fields
 from chaski.server.network.jsons import InnerJson
@@ -202,7 +203,9 @@ def _common(fields: Fields) -> dict[str, Any]:
     top = fields.integer("top_logprobs", 0)
     if not 0 <= top <= MAX_TOP_LOGPROBS:
         raise OptionError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
-    return _base(fields) | {
+    base = _base(fields)
+    return base | {
+        "options": {**base["options"], **fields.receipt()},
         "stream": fields.flag("stream", True),
         "shift": fields.flag("shift", True),
         "think": read_think(fields),
@@ -293,7 +296,7 @@ def _end(finish: Finish) -> dict[str, Any]:
         "accepted_count": done.accepted_tokens,
         "context_length": finish.context,
     }
-    said = {key: value for key, value in counts.items() if value}
+    said = {key: value for key, value in counts.items() if value} | receipt_fields(finish)
     return {"done": True, "done_reason": "stop" if done.reason == "cancelled" else done.reason} | said
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaski.options import MESSAGES as MESSAGES_PLACE
 from chaski.options import OPTIONS, names_of
-from chaski.server.fields.common import MODEL, STREAM, THINKING
+from chaski.server.fields.common import MODEL, RECEIPT, STREAM, THINKING
 from chaski.server.fields.description import (
     FLAG,
     NUMBER,
@@ -121,6 +121,7 @@ MESSAGES: FieldTable = {
         "keeps the prompt cached for `ttl` (5m or 1h) after its last use; in a block or tool, up to its end",
         parts=_MARK,
     ),
+    **RECEIPT,
     **{name: Field(NUMBER, OPTIONS[name].meaning) for name in names_of(MESSAGES_PLACE)},
     "stop_sequences": Field(TEXTS, "texts that end the answer"),
     "stream": Field(FLAG, f"{STREAM}, as server-sent events; false by default"),

@@ -35,6 +35,7 @@ __all__ = [
     "OPTIONS_FIELD",
     "OPTION_NAMES",
     "PLAIN_OPTIONS",
+    "RECEIPT",
     "RERANK",
     "SCALES",
     "STREAM",
@@ -65,6 +66,14 @@ OPTION_NAMES = reads(*(KNOWN_OPTIONS | (DEPRECATED - REFUSED.keys())))
 OPTIONS_FIELD = {
     "options": Field(
         OBJECT, "options for sampling and loading: num_ctx, temperature, seed, stop …", parts=OPTION_NAMES
+    )
+}
+RECEIPT = {
+    "receipt": Field(
+        {"oneOf": [FLAG, OBJECT]},
+        "whether the reply contains a receipt, by which others can verify the answer; or an object: `prompt` "
+        "(`tokens`, or only their `digest`) and `top_logits` (0 to 20)",
+        parts=reads("prompt", "top_logits"),
     )
 }
 STREAM = "whether the answer is sent in pieces"
@@ -108,6 +117,7 @@ def option_field(name: str) -> Field:
 PLAIN_OPTIONS: FieldTable = {
     **OPTIONS_FIELD,
     **{name: option_field(name) for name in names_of(FIELDS)},
+    **RECEIPT,
     **CONSTRAINTS,
 }
 

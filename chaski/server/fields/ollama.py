@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaski.server.fields.common import KEEP_ALIVE, MODEL, NAME, OPTION_NAMES, OPTIONS_FIELD, STREAM
+from chaski.server.fields.common import KEEP_ALIVE, MODEL, NAME, OPTION_NAMES, OPTIONS_FIELD, RECEIPT, STREAM
 from chaski.server.fields.description import (
     FLAG,
     INPUTS,
@@ -53,6 +53,7 @@ _NATIVE: FieldTable = {
     "format": Field(TEXT_OR_OBJECT, "`json`, or a JSON schema that the answer follows"),
     "logprobs": Field(FLAG, "whether the reply contains the log-probability of each token"),
     "top_logprobs": Field(WHOLE, "number of most likely tokens to report at each position, 0 to 20"),
+    **RECEIPT,
 }
 
 _EMBED: FieldTable = {

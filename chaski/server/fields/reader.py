@@ -101,6 +101,10 @@ class Fields:
         # Clients send an empty list where nothing is set, and the model may have stop texts of its own.
         return {name: value for name, value in found.items() if name != "stop" or value}
 
+    def receipt(self) -> dict[str, Any]:
+        """Return the option `receipt`, which the field of that name sets; nothing if it is absent."""
+        return {"receipt": self.data["receipt"]} if self.has("receipt") else {}
+
     def _option(self, name: str, kind: Kind) -> Any:
         match kind:
             case Kind.INTEGER:

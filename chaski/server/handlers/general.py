@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -10,7 +11,18 @@ from chaski.server.http.endpoint import HTTPRequest, Reply
 from chaski.server.http.guard import has_key, may_change_models
 from chaski.server.telemetry.gauges import kv_cache_usage
 
-__all__ = ["API_VERSION", "docs", "health", "key", "live", "metrics", "openapi", "status", "version"]
+__all__ = [
+    "API_VERSION",
+    "docs",
+    "health",
+    "key",
+    "live",
+    "metrics",
+    "openapi",
+    "receipt_key",
+    "status",
+    "version",
+]
 
 API_VERSION = "0.32.15"
 """The version of Ollama's API; clients choose features by it."""
@@ -31,6 +43,11 @@ async def status(http: HTTPRequest) -> Reply:
 async def key(http: HTTPRequest) -> Reply:
     """Report whether the client's key may change models."""
     return {"may_change_models": may_change_models(http.request.headers, http.services.settings)}
+
+
+async def receipt_key(http: HTTPRequest) -> Reply:
+    """Return the public key that signs the receipts of this server."""
+    return {"algorithm": "Ed25519", "key": await asyncio.to_thread(http.services.receipts.public_key)}
 
 
 async def live(http: HTTPRequest) -> Reply:

@@ -35,6 +35,9 @@ __all__ = ["Endpoint", "HTTPRequest", "Reply", "Stream", "client_of"]
 _MAX_WAITING_PIECES = 256
 """Largest number of pieces of a stream that wait for a slow client."""
 
+_RECEIPT_HEADER = "x-chaski-receipt"
+"""Asks for a receipt where a client cannot add fields: true, or digest to leave out the prompt."""
+
 _JSON = "application/json; charset=utf-8"
 
 T = TypeVar("T")
@@ -114,6 +117,7 @@ class Endpoint:
             problem = Problem(403, "forbidden: loading and unloading models requires an admin key")
             await api.refusal(problem)(scope, receive, send)
             return
+        body = _with_receipt(body, Headers(scope=scope), self.body)
         allowed = {name: body[name] for name in body if name != _KEEP_ALIVE} if is_restricted else body
         http = HTTPRequest(allowed, client_of(scope), Request(scope))
         if self.body is not None:
@@ -151,6 +155,15 @@ class Endpoint:
             await _refuse(api, error, scope, receive, send)
             return
         await reply(scope, receive, send)
+
+
+def _with_receipt(body: Mapping[str, Any], headers: Headers, described: Body | None) -> Mapping[str, Any]:
+    """Return the body with the field `receipt`, if the header asks for one and the route has this field."""
+    asked = headers.get(_RECEIPT_HEADER)
+    if asked is None or described is None or "receipt" not in described.fields or "receipt" in body:
+        return body
+    words = {"true": True, "1": True, "false": False, "0": False, "digest": {"prompt": "digest"}}
+    return {**body, "receipt": words.get(asked.strip().lower(), asked)}
 
 
 def _note_unread(ignored: Ignored, body: Mapping[str, Any], fields: Mapping[str, Known]) -> None:

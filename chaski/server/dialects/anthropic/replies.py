@@ -12,6 +12,7 @@ from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.server.answering.events import Delta, Finish, Whole
 from chaski.server.dialects.anthropic.marks import created_tokens
 from chaski.server.dialects.common.cached import cached_by_tier
+from chaski.server.dialects.common.receipts import receipt_fields
 from chaski.server.network.jsons import dump_text
 
 __all__ = ["Blocks", "message_whole"]
@@ -50,7 +51,8 @@ class Blocks(Struct):
         yield from self._close()
         reason, stop = _stop(finish)
         end = {"stop_reason": reason, "stop_sequence": stop}
-        yield "message_delta", {"type": "message_delta", "delta": end, "usage": _usage(finish)}
+        said = {"delta": end, "usage": _usage(finish), **receipt_fields(finish)}
+        yield "message_delta", {"type": "message_delta", **said}
         yield "message_stop", {"type": "message_stop"}
 
     def _text(self, piece: Text | Thinking) -> Iterator[_Event]:
@@ -99,7 +101,8 @@ def message_whole(model: str, whole: Whole) -> dict[str, Any]:
         content.append({"type": "text", "text": whole.content})
     content += [_tool_use(call) for call in whole.calls]
     reason, stop = _stop(whole.finish)
-    return _message(f"msg_{secrets.token_hex(12)}", model, content, reason, stop, _usage(whole.finish))
+    message = _message(f"msg_{secrets.token_hex(12)}", model, content, reason, stop, _usage(whole.finish))
+    return message | receipt_fields(whole.finish)
 
 
 def _tool_use(call: ToolCall) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def _request(fields: Fields, options: dict[str, Any]) -> ChatRequest:
     conversation = AnthropicConversation(fields, ignored)
     check_images(conversation.messages)
     given = {name: fields.number(name, None) for name in names_of(MESSAGES) if fields.has(name)}
-    options |= {"temperature": 1.0} | given
+    options |= {"temperature": 1.0} | given | fields.receipt()
     if stops := fields.texts("stop_sequences"):
         options["stop"] = stops
     choice = Fields(fields.mapping("tool_choice"), "tool_choice")

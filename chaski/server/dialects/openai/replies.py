@@ -18,6 +18,7 @@ from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.server.answering.events import Delta, Finish, Prompted, Score, TopScore, Whole
 from chaski.server.dialects.common.cached import cached_by_tier
 from chaski.server.dialects.common.custom import custom_input
+from chaski.server.dialects.common.receipts import receipt_fields
 from chaski.server.dialects.openai.requests import CompletionRequest
 from chaski.server.network.jsons import dump_text
 from chaski.server.network.large_json import Items
@@ -67,9 +68,10 @@ class Chunks(Struct):
         """Return the last chunk of answer `index`, after a chunk with the role if the answer is empty."""
         reason = _reason(finish, self.names_tool)
         if self.completion is not None:
-            return [self._chunk(index, {"text": "", "logprobs": None}, reason)]
+            return [self._chunk(index, {"text": "", "logprobs": None, **receipt_fields(finish)}, reason)]
         first = [] if index in self._begun else [self._chat_chunk(index, {"content": ""})]
-        return [*first, self._chunk(index, {"delta": {}, "logprobs": None}, reason)]
+        said = {"delta": {}, "logprobs": None, **receipt_fields(finish)}
+        return [*first, self._chunk(index, said, reason)]
 
     def usage(self, finishes: Sequence[Finish]) -> dict[str, Any]:
         """Return the chunk of token counts, which follows all answers."""
@@ -105,6 +107,7 @@ def chat_whole(
             "message": _message_of(answer, custom_tools),
             "finish_reason": _reason(answer.finish, names_tool),
             "logprobs": _chat_logprobs(answer.scores),
+            **receipt_fields(answer.finish),
         }
         for index, answer in enumerate(answers)
     ]
@@ -124,6 +127,7 @@ def completion_whole(request: CompletionRequest, answers: Sequence[Whole]) -> di
     choices = [
         {"index": index, "finish_reason": _reason(answer.finish)}
         | _completed(request, answer.prompted, answer.content, answer.scores, 0)
+        | receipt_fields(answer.finish)
         for index, answer in enumerate(answer for group in groups for answer in _best(group, request.count))
     ]
     head = _head(_id("cmpl"), "text_completion", int(time.time()), request.model)

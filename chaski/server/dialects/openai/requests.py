@@ -305,7 +305,7 @@ def read_options(fields: Fields, *limits: str) -> dict[str, Any]:
     limits: names of the fields that may limit the tokens of an answer
     """
     options = dict(fields.mapping("options"))
-    options |= {**_USUAL, **fields.options(_FIELDS)}
+    options |= {**_USUAL, **fields.options(_FIELDS), **fields.receipt()}
     if is_search(options) and options["temperature"] == 1:  # a search uses the model's own probabilities
         options["temperature"] = 0.0
     if name := limit_of(fields, *limits).get("num_predict"):

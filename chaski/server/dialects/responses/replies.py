@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from chaski.chat.events import Text, Thinking, ToolCall
 from chaski.server.answering.events import Delta, Finish
 from chaski.server.dialects.common.cached import cached_by_tier
+from chaski.server.dialects.common.receipts import receipt_fields
 from chaski.server.dialects.openai.replies import shown_scores
 from chaski.server.dialects.responses.requests import ResponseRequest
 from chaski.server.dialects.responses.tools import FUNCTION, Tool, form_of_call, read_call
@@ -73,7 +74,7 @@ class Items(Struct):
         details = {"reason": "max_output_tokens"} if finish.is_cut else None
         now = None if finish.is_cut else int(time.time())
         self._end = {"status": status, "incomplete_details": details, "completed_at": now}
-        self._end["usage"] = _usage(finish)
+        self._end |= {"usage": _usage(finish), **receipt_fields(finish)}
         yield self._event(f"response.{status}", response=self.response)
 
     def fail(self, problem: Problem) -> Iterator[_Event]:
