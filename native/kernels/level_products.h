@@ -1,10 +1,11 @@
 // Products of many tokens with signed levels, for AVX2 without VNNI: sums of four products of bytes take two
 // multiplications, one of which widens sums of pairs, and several pairs are added before they are widened.
 //
-// The instruction multiplies unsigned bytes by signed ones. Codes without signs would be so large that the
-// sum of two pairs might not fit 16 bits. So the activations become unsigned, x + 128, and levels keep their
-// signs. What the 128 adds to a sum depends only on the levels, so the slab has its negative, with which the
-// sum begins. Sums of 16 bits may wrap on the way, but the last one fits and is exact.
+// The instruction multiplies unsigned bytes by signed ones. Codes without signs are up to twice as large as
+// levels, so fewer pairs fit 16 bits: one of IQ2 and IQ3_XXS. So the activations become unsigned, x + 128,
+// and levels keep their signs. What the 128 adds to a sum depends only on the levels, so the slab has its
+// negative, with which the sum begins. Sums of 16 bits may wrap on the way, but the last one fits and is
+// exact.
 //
 //   block of 32   |levels: 8 lines|starts of groups of lines, 16 bits: 64 bytes each|scales of sub-blocks|
 #pragma once
@@ -18,20 +19,6 @@ namespace chaski::CHASKI_ISA {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
 inline constexpr bool kHasLevels = true;
 
-// The largest magnitude of a type's levels if they are multiplied in this way, or 0.
-constexpr int levels_of(DType type) {
-    switch (type) {
-        case DType::IQ2_XXS:
-        case DType::IQ2_XS:
-        case DType::IQ2_S:
-            return IQ2_S::kOffset;
-        case DType::IQ3_XXS:
-            return IQ3_XXS::kOffset;
-        default:
-            return 0;
-    }
-}
-
 // The slab of levels of up to kLevel in sub-blocks of kSub.
 template <int kLevel, int kSub>
 struct LevelSlab {
@@ -44,10 +31,15 @@ struct LevelSlab {
     static_assert(2 * 255 * kLevel <= 32767);
 };
 
+// The largest magnitudes of levels. IQ1 shares the products of IQ3_S: with both, a group has all lines of a
+// sub-block.
+constexpr int kLevelIQ2 = IQ2_S::kOffset, kLevelIQ3_XXS = IQ3_XXS::kOffset, kLevelIQ3_S = IQ3_S::kOffset;
+static_assert(LevelSlab<IQ1_S::kOffset, 32>::kGroups == 1 && LevelSlab<kLevelIQ3_S, 32>::kGroups == 1);
+
 template <class Format>
 static void unpack_levels(const uint8_t* __restrict panel, int64_t elements, uint8_t* __restrict slab) {
     constexpr int kSubs = 32 / Format::kSub;
-    using Slab = LevelSlab<levels_of(Format::kType), Format::kSub>;
+    using Slab = LevelSlab<Format::kOffset, Format::kSub>;
     for (int64_t at = 0; at < elements; at += Format::kElements, panel += Format::kBytes) {
         const Format block{{panel}};
         unroll<Format::kElements / Format::kSub>([&](auto s) __attribute__((always_inline)) {
@@ -78,12 +70,7 @@ static void unpack_levels(const uint8_t* __restrict panel, int64_t elements, uin
 template <class... Formats>
 static Unpack unpack_of_levels(DType type, FormatList<Formats...>) {
     Unpack found = nullptr;
-    const auto check = [&]<class Format>(FormatList<Format>) {
-        if constexpr (levels_of(Format::kType) != 0) {
-            if (type == Format::kType) found = unpack_levels<Format>;
-        }
-    };
-    (check(FormatList<Formats>()), ...);
+    ((Formats::kType == type ? void(found = unpack_levels<Formats>) : void()), ...);
     return found;
 }
 
@@ -168,20 +155,21 @@ struct QuantizedLevels {
 static void multiply_levels(const Unpacker& u, const Matrix& w, int64_t panel_begin, int64_t panel_end,
                             const Activations& x, int64_t n, const Output& out, void* scratch,
                             const Variant& variant) {
-    constexpr int kSmall = levels_of(DType::IQ2_S), kLarge = levels_of(DType::IQ3_XXS);
-    const auto product = u.sub == 16                   ? run_product<QuantizedLevels<kSmall, 16>>
-                         : levels_of(w.type) == kSmall ? run_product<QuantizedLevels<kSmall, 32>>
-                                                       : run_product<QuantizedLevels<kLarge, 32>>;
+    const bool is_short = u.sub == 16, is_iq2 = u.offset == kLevelIQ2;
+    const auto product = is_iq2 && is_short          ? run_product<QuantizedLevels<kLevelIQ2, 16>>
+                         : is_iq2                    ? run_product<QuantizedLevels<kLevelIQ2, 32>>
+                         : u.offset == kLevelIQ3_XXS ? run_product<QuantizedLevels<kLevelIQ3_XXS, 32>>
+                         : is_short                  ? run_product<QuantizedLevels<kLevelIQ3_S, 16>>
+                                                     : run_product<QuantizedLevels<kLevelIQ3_S, 32>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
 }
 
 // The scratch memory of the kernel whose slab is the largest.
 static int64_t level_scratch_bytes(int64_t n) {
-    return product_scratch_bytes<QuantizedLevels<levels_of(DType::IQ2_S), 16>>(n);
+    return product_scratch_bytes<QuantizedLevels<kLevelIQ2, 16>>(n);
 }
 #else
 inline constexpr bool kHasLevels = false;
-constexpr int levels_of(DType) { return 0; }
 void multiply_levels(const Unpacker& u, const Matrix& w, int64_t panel_begin, int64_t panel_end,
                      const Activations& x, int64_t n, const Output& out, void* scratch,
                      const Variant& variant);
