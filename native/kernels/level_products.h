@@ -31,14 +31,15 @@ struct LevelSlab {
     static_assert(2 * 255 * kLevel <= 32767);
 };
 
-// The largest magnitudes of levels. IQ1 shares the products of IQ3_S: with both, a group has all lines of a
-// sub-block.
+// The largest magnitudes of levels. IQ1_S shares the products of IQ3_S: with both, a group has all lines of
+// a sub-block.
 constexpr int kLevelIQ2 = IQ2_S::kOffset, kLevelIQ3_XXS = IQ3_XXS::kOffset, kLevelIQ3_S = IQ3_S::kOffset;
 static_assert(LevelSlab<IQ1_S::kOffset, 32>::kGroups == 1 && LevelSlab<kLevelIQ3_S, 32>::kGroups == 1);
 
 template <class Format>
 static void unpack_levels(const uint8_t* __restrict panel, int64_t elements, uint8_t* __restrict slab) {
     constexpr int kSubs = 32 / Format::kSub;
+    constexpr int kInBytes = 127 / Format::kOffset;  // levels whose sum fits 8 bits
     using Slab = LevelSlab<Format::kOffset, Format::kSub>;
     for (int64_t at = 0; at < elements; at += Format::kElements, panel += Format::kBytes) {
         const Format block{{panel}};
@@ -48,13 +49,21 @@ static void unpack_levels(const uint8_t* __restrict panel, int64_t elements, uin
             uint8_t* starts = slab + Slab::kStarts + 64 * Slab::kGroups * kOwn;
             const __m256i ones = _mm256_set1_epi8(1), offset = _mm256_set1_epi8(Format::kOffset);
             __m256i low{}, high{};
+            U8x64 sums{};
             unroll<Slab::kLines>([&](auto i) __attribute__((always_inline)) {
+                constexpr int kPlace = i % Slab::kGroup;
+                constexpr bool kIsLast = kPlace + 1 == Slab::kGroup || i + 1 == Slab::kLines;
                 const U8x64 codes = block.template codes<s.value, i.value>();
                 const U8x64 levels = {_mm256_sub_epi8(codes.lo, offset), _mm256_sub_epi8(codes.hi, offset)};
                 store_u8(lines + 64 * i, levels);
-                low = _mm256_sub_epi16(low, _mm256_maddubs_epi16(ones, levels.lo));
-                high = _mm256_sub_epi16(high, _mm256_maddubs_epi16(ones, levels.hi));
-                if constexpr ((i + 1) % Slab::kGroup == 0 || i + 1 == Slab::kLines) {
+                sums = kPlace % kInBytes == 0
+                           ? levels
+                           : U8x64{_mm256_add_epi8(sums.lo, levels.lo), _mm256_add_epi8(sums.hi, levels.hi)};
+                if constexpr (kIsLast || (kPlace + 1) % kInBytes == 0) {
+                    low = _mm256_sub_epi16(low, _mm256_maddubs_epi16(ones, sums.lo));
+                    high = _mm256_sub_epi16(high, _mm256_maddubs_epi16(ones, sums.hi));
+                }
+                if constexpr (kIsLast) {
                     store_u8(starts + 64 * (i / Slab::kGroup),
                              {_mm256_slli_epi16(low, 7), _mm256_slli_epi16(high, 7)});
                     low = high = _mm256_setzero_si256();
@@ -66,6 +75,9 @@ static void unpack_levels(const uint8_t* __restrict panel, int64_t elements, uin
         });
     }
 }
+
+// Without IQ1_M, which would lose as much with eight tokens as it gains with many.
+using LevelFormats = FormatList<IQ1_S, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S>;
 
 template <class... Formats>
 static Unpack unpack_of_levels(DType type, FormatList<Formats...>) {
@@ -81,7 +93,7 @@ struct QuantizedLevels {
     static constexpr int P = 1, N = 4;
     static constexpr int kSmallest = smallest_tile(N, kUnpackedTokens);
     static constexpr int kGroup = kGroupPanels, kFewPanels = P;
-    static Unpack unpack_of(const Unpacker& u) { return unpack_of_levels(u.type, CodebookFormats()); }
+    static Unpack unpack_of(const Unpacker& u) { return unpack_of_levels(u.type, LevelFormats()); }
     static constexpr int kSub = 32;
     static constexpr int kSlab = kStep / kSub * Slab::kBytes;
 
@@ -152,14 +164,14 @@ struct QuantizedLevels {
     };
 };
 
+static bool has_levels(DType type) { return unpack_of_levels(type, LevelFormats()) != nullptr; }
+
 static void multiply_levels(const Unpacker& u, const Matrix& w, int64_t panel_begin, int64_t panel_end,
                             const Activations& x, int64_t n, const Output& out, void* scratch,
                             const Variant& variant) {
-    const bool is_short = u.sub == 16, is_iq2 = u.offset == kLevelIQ2;
-    const auto product = is_iq2 && is_short          ? run_product<QuantizedLevels<kLevelIQ2, 16>>
-                         : is_iq2                    ? run_product<QuantizedLevels<kLevelIQ2, 32>>
+    const auto product = u.sub == 16                 ? run_product<QuantizedLevels<kLevelIQ2, 16>>
+                         : u.offset == kLevelIQ2     ? run_product<QuantizedLevels<kLevelIQ2, 32>>
                          : u.offset == kLevelIQ3_XXS ? run_product<QuantizedLevels<kLevelIQ3_XXS, 32>>
-                         : is_short                  ? run_product<QuantizedLevels<kLevelIQ3_S, 16>>
                                                      : run_product<QuantizedLevels<kLevelIQ3_S, 32>>;
     product(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
 }
@@ -170,6 +182,7 @@ static int64_t level_scratch_bytes(int64_t n) {
 }
 #else
 inline constexpr bool kHasLevels = false;
+bool has_levels(DType type);
 void multiply_levels(const Unpacker& u, const Matrix& w, int64_t panel_begin, int64_t panel_end,
                      const Activations& x, int64_t n, const Output& out, void* scratch,
                      const Variant& variant);

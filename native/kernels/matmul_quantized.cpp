@@ -320,7 +320,7 @@ void matmul_quantized(const Matrix& w, int64_t panel_begin, int64_t panel_end, c
     }
     const Unpacker& u = unpacker_of(w.type);
     if constexpr (kHasLevels) {
-        if (has_codebook(w.type)) {
+        if (has_levels(w.type)) {
             return multiply_levels(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
         }
     }

@@ -55,12 +55,27 @@ def _put_iq3_xxs(blocks: NDArray[np.void], entry: int) -> None:
     blocks["qs"] = entry
 
 
+def _put_iq3_s(blocks: NDArray[np.void], entry: int) -> None:
+    blocks["qs"], blocks["qh"] = entry & 255, 0xFF * (entry >> 8)
+
+
+def _put_iq1_s(blocks: NDArray[np.void], entry: int) -> None:
+    blocks["qs"], blocks["qh"] = entry & 255, blocks["qh"] & 0xF000 | 0o1111 * (entry >> 8)
+
+
+def _put_iq1_m(blocks: NDArray[np.void], entry: int) -> None:
+    blocks["qs"], blocks["qh"] = entry & 255, blocks["qh"] & 0x88 | 0x11 * (entry >> 8)
+
+
 # Write an entry of the codebook as that of all elements.
 _PUT_EVERYWHERE: dict[QuantType, Callable[[NDArray[np.void], int], None]] = {
     QuantType.IQ2_XXS: _put_iq2_xxs,
     QuantType.IQ2_XS: _put_iq2_xs,
     QuantType.IQ2_S: _put_iq2_s,
     QuantType.IQ3_XXS: _put_iq3_xxs,
+    QuantType.IQ3_S: _put_iq3_s,
+    QuantType.IQ1_S: _put_iq1_s,
+    QuantType.IQ1_M: _put_iq1_m,
 }
 
 
@@ -226,7 +241,7 @@ def test_largest_entries_do_not_saturate(type: QuantType, isa: str) -> None:
     """The entry with the largest levels everywhere, and for each row a token with all of its signs."""
     data = random_weights(type, 17, 512)
     levels = _native.codebook(int(type))[:, None] >> np.arange(0, 16, 2) & 3
-    if type is QuantType.IQ3_XXS:
+    if type in (QuantType.IQ3_XXS, QuantType.IQ3_S):
         levels = _native.codebook(int(type))[:, None] >> np.arange(0, 12, 3) & 7
     _PUT_EVERYWHERE[type](data.view(type.layout), int(levels.sum(axis=1).argmax()))
     weights = dequantize(data, type, (17, 512))
