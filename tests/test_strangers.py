@@ -47,7 +47,8 @@ class _Replica:
         self._listener.close()
 
     def knock(self) -> None:
-        cluster_links.connect(("127.0.0.1", self.port), KEY).close()
+        connection, _ = cluster_links.connect(("127.0.0.1", self.port), KEY)
+        connection.close()
 
 
 DOORS = (_Member, _Replica)

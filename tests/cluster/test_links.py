@@ -11,7 +11,6 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 
-from chaski.cluster import links
 from chaski.cluster.links import Listener, connect, new_key
 from chaski.cluster.peer import Peer
 from chaski.cluster_key import server_context
@@ -67,7 +66,7 @@ def test_a_replica_with_other_messages_is_refused(
     done = Kind(own.kinds["Done"].fields[1:], is_array=True)
     theirs = replace(own, version="0.1.9", kinds={**own.kinds, "Done": done})
     found = iter([theirs, own])
-    monkeypatch.setattr(links.Messages, "own", lambda: next(found))
+    monkeypatch.setattr(Messages, "own", lambda: next(found))
     with pytest.raises(WorkerError, match=r"Done differ; upgrade the replica first, .* 0\.1\.9"):
         connect(listener.address, KEY)
 
@@ -77,7 +76,7 @@ def test_an_older_replica_is_not_sent_calls_that_it_does_not_know(
 ) -> None:
     own = Messages.own()
     found = iter([replace(own, version="0.1.9", calls=own.calls - {"Detokenize"}), own])
-    monkeypatch.setattr(links.Messages, "own", lambda: next(found))
+    monkeypatch.setattr(Messages, "own", lambda: next(found))
     peer = Peer("one", listener.address, KEY, lambda: 0)
     with pytest.raises(UnsupportedError, match=r"runs chaski 0\.1\.9, which does not know Detokenize"):
         peer.start(Detokenize((1,)), lambda reply: None)

@@ -20,7 +20,7 @@ from chaski.cluster.connection import LOCAL, Cluster
 from chaski.cluster.memory import host_bytes
 from chaski.cluster.model import ClusterModel
 from chaski.cluster.replica_options import ReplicaOptions
-from chaski.cluster.replica_set import ReplicaState
+from chaski.cluster.replicas import ReplicaState
 from chaski.cluster.shared_files import SharedFile
 from chaski.errors import GGUFError
 from chaski.formats.quant import QuantType

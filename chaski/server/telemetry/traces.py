@@ -85,9 +85,12 @@ class Traces:
 
     def _attempt(self, context: Context, clock: _Clock, number: int, attempt: Attempt) -> None:
         """Make the span of a stay at a replica; all but the last one failed."""
-        attributes = {"chaski.replica": attempt.replica, "chaski.node": attempt.node, "chaski.retry": number}
-        if attempt.error is not None:
-            attributes["error.type"] = attempt.error
+        attributes: Attributes = {
+            "chaski.replica": attempt.replica,
+            "chaski.node": attempt.node,
+            "chaski.retry": number,
+            **({} if attempt.error is None else {"error.type": attempt.error}),
+        }
         span = self._tracer.start_span(
             "replica", context, SpanKind.CLIENT, attributes, start_time=clock.at(attempt.began)
         )

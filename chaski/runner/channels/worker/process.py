@@ -160,7 +160,7 @@ def _spawn(end: socket.socket, folder: Path, environment: Mapping[str, str]) -> 
         stdout=2,  # the standard output is reserved for the parent's data
         pass_fds=[end.fileno()],
         cwd=folder,
-        env=child_environment() | environment,
+        env={**child_environment(), **environment},
         # A terminal sends Ctrl-C to the whole group. Only the parent acts on it.
         process_group=0,
     )
