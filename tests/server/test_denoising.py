@@ -52,8 +52,9 @@ def test_openais_route_answers(server: Running) -> None:
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_form_is_refused_by_name(server: Running) -> None:
-    body = {"model": "llada", "prompt": "Hello", "format": "json", "stream": False}
+@pytest.mark.parametrize(("option", "value"), [("format", "json"), ("receipt", True)])
+def test_what_needs_tokens_in_order_is_refused_by_name(server: Running, option: str, value: object) -> None:
+    body = {"model": "llada", "prompt": "Hello", option: value, "stream": False}
     refused = server.post("/api/generate", body)
     assert refused.status == 400
-    assert "option format needs tokens in order" in refused.json["error"]
+    assert f"option {option} needs tokens in order" in refused.json["error"]

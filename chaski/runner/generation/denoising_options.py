@@ -21,6 +21,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "num_beams": (1,),
     "prompt_logprobs": (None,),
     "reasoning_budget": (-1,),
+    "receipt": (None,),
 }
 
 
