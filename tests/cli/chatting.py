@@ -32,7 +32,7 @@ def said(session: Session) -> list[str]:
 
 def options() -> set[str]:
     """Return the answer options that users set by hand, and the loading options that a chat can change."""
-    unknown = {"num_batch", "use_mmap", "engine", "logit_bias"}
+    unknown = {"num_batch", "use_mmap", "engine", "logit_bias", "receipt"}
     # A chat streams answers, and a beam search has no text before its end.
     return set(KNOWN_OPTIONS) - unknown - {"num_beams", "length_penalty", "early_stopping"}
 

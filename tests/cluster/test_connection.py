@@ -71,9 +71,10 @@ def say(said):
 lines.readline()
 say({"key": "00" * 32, "nodes": NODES})
 for line in lines:
-    drained = json.loads(line).get("drain")
-    if drained is not None:
-        say({"drained": drained, "refusal": "Ray does not drain it" if drained.endswith("2)") else None})
+    told = json.loads(line)
+    if told.get("do") == "drain":
+        refusal = "Ray does not drain it" if told["to"].endswith("2)") else None
+        say({"did": "drain", "to": told["to"], "refusal": refusal})
 """
 
 

@@ -35,7 +35,7 @@ def test_the_same_bits(
 ) -> None:
     with chaski.load(GUIDE, threads=threads, context=64) as model:
         model.wait_loaded()
-        assert "this machine has 0.00 GB of memory" in caplog.text
+        assert "2.0 MB of memory in all: every batch reads them from the disk" in caplog.text
         assert model.memory().weights < 100_000
         found = [model.logits(ids) for ids in (IDS, IDS[:1], IDS)]
     monkeypatch.undo()
