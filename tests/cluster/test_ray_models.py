@@ -90,6 +90,7 @@ def test_models_share_memory_and_a_killed_server_leaves_replicas_to_adopt_or_rem
             adopted = again.open_model(path, context=(1 << 17) - 1)
             assert generate(adopted) == expected
             assert [each.name for each in adopted.replicas()] == [replica.name]
+            wait_until(lambda: [each.wanted_by for each in other.applications()] == [("first",)])
             with pytest.raises(ClusterError, match=f"first wants {orphan.name}; unload the model there"):
                 other.remove(orphan.name)
             again._is_closed.set()
