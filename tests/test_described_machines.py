@@ -24,7 +24,7 @@ def test_plans_without_cards(machine: Machine, tmp_path: Path, monkeypatch: pyte
     check(machine, tmp_path, monkeypatch)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES[2:], ids=lambda machine: machine.name)
 def test_plans_of_all_machines(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(machine, tmp_path, monkeypatch)

@@ -27,7 +27,7 @@ def test_adapters(backend: str, files: Mapping[str, Path]) -> None:
     assert adapted_answers(files, backend=backend) == adapted_answers(files, backend="cpu")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_each_device_has_what_changes_its_layers(files: Mapping[str, Path]) -> None:
     expected = adapted_answers(files, backend="cpu")
     assert adapted_answers(files, backend=NAME, num_gpu=2) == expected

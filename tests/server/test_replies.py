@@ -106,8 +106,8 @@ def test_what_is_recorded_is_compared(server: Running) -> None:
         *("/models/load", "/models/unload"),
     ]
     ours |= {f"POST {path}" for path in others}
-    gets = ["/health", "/metrics", "/openapi.json", "/docs", "/props", "/slots", "/lora-adapters", "/api/receipt-key"]
-    gets.append("/tokenizer_info")
+    gets = ["/health", "/metrics", "/openapi.json", "/docs", "/props", "/slots", "/lora-adapters"]
+    gets += ["/tokenizer_info", "/api/receipt-key"]
     gets += [
         "/v1/health",
         "/version",
