@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 
@@ -301,7 +302,7 @@ class Reconciler:
         for name in {*made.delete, *dropped}:
             if not seen[name].is_leaving:
                 _log.info("the application %s ends, because no server wants it", name)
-                self._start(name, lambda name=name: self._serving.delete(name))  # type: ignore[misc]
+                self._start(name, partial(self._serving.delete, name))
         for name, since in self._leaving.items():
             if monotonic() - since >= _PLACED:
                 self._serving.end_unplaced(name, self._ever_listed)
