@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +14,7 @@ from msgspec import Struct
 from chaski.errors import StoreError
 from chaski.regular_files import open_regular
 from chaski.store.store import Store
-from chaski.store.verified import look, note_verified, verified_name
+from chaski.store.verified import look, note_verified, verified_name, write_record
 
 __all__ = ["file_digest"]
 
@@ -71,11 +70,4 @@ def _read(path: Path) -> _Record | None:
 def _write(path: Path, record: _Record) -> None:
     """Remember a digest. Nothing is remembered if the store is not writable."""
     with suppress(OSError):
-        final = _place(path)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = final.with_name(f"{secrets.token_hex(8)}.tmp")
-        try:
-            unfinished.write_bytes(msgspec.json.encode(record))
-            os.replace(unfinished, final)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_record(_place(path), record)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-__all__ = ["content_identity", "look", "note_verified", "verified_name"]
+__all__ = ["content_identity", "look", "note_verified", "verified_name", "write_record"]
 
 _BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 _FOLDER = Path("chaski", "verified")
@@ -41,14 +41,18 @@ def note_verified(path: Path, seen: os.stat_result | None = None) -> None:
         if (seen is not None and look(seen) != now) or (before is not None and before.seen == now):
             return
         record = _Record(now, 0 if before is None else before.replaced + 1)
-        final = _place(path)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = final.with_name(f"{secrets.token_hex(8)}.tmp")
-        try:
-            unfinished.write_bytes(msgspec.json.encode(record))
-            os.replace(unfinished, final)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_record(_place(path), record)
+
+
+def write_record(path: Path, record: Struct) -> None:
+    """Write the JSON of a record to a file, whole or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{secrets.token_hex(8)}.tmp")
+    try:
+        unfinished.write_bytes(msgspec.json.encode(record))
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def verified_name(path: Path) -> str | None:
