@@ -85,7 +85,8 @@ HAS_NODE = $(shell command -v npm > /dev/null && \
 	node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' && echo yes)
 test-web: .venv/developing $(if $(HAS_NODE),web/node_modules)
 	$(PIP) install playwright
-	$(BIN)/python $(PYTEST) tests/web
+	$(BIN)/python $(PYTEST) -m "not alone" tests/web
+	$(BIN)/python -m pytest -m alone tests/web
 
 # Builds the server's page from its sources; needs node. The output is committed.
 web: web/node_modules

@@ -68,15 +68,18 @@ const preloads = needed.map(({ path }) => `<link rel="modulepreload" href="/web/
 const icon = readFileSync("src/icon.svg");
 const iconName = `icon-${createHash("sha256").update(icon).digest("hex").slice(0, 8).toUpperCase()}.svg`;
 writeFileSync(`${target}/${iconName}`, icon);
+// The styles are part of index.html, so that nothing else is fetched before the frame is visible.
+const styles = `${target}/${nameOf(built("src/styles/page.css")[0])}`;
 writeFileSync(
   `${target}/index.html`,
   readFileSync("src/index.html", "utf8")
     .replace("SCRIPT", `/web/${nameOf(script)}`)
-    .replace("STYLE", `/web/${nameOf(built("src/styles/page.css")[0])}`)
+    .replace("STYLE", () => readFileSync(styles, "utf8").trim())
     .replace("ICON", `/web/${iconName}`)
     .replace("PRELOADS", preloads.join("\n    "))
     .replace("FRAME", () => frame),
 );
+rmSync(styles);
 
 // The licenses of all packages with parts in the bundle go next to it.
 const packages = new Set(

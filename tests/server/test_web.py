@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 import io
 import re
 from importlib.resources import files
@@ -42,7 +44,11 @@ def test_browsers_get_the_page(server: Running) -> None:
     text = reply.body.decode()
     asked = {name for name in re.findall(r'(?:src|href)="([^"]*)"', text) if not name.startswith("#")}
     assert asked <= {f"/web/{name}" for name in NAMES}
-    assert not re.search(r"<script[^>]*>[^<]|<style|\son\w+=|style=", text)
+    assert not re.search(r"<script[^>]*>[^<]|\son\w+=|style=", text)
+    (styles,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert set(re.findall(r'url\("?(/.*?)"?\)', styles)) <= {f"/web/{name}" for name in NAMES}
+    digest = base64.b64encode(hashlib.sha256(styles.encode()).digest()).decode()
+    assert f"; style-src 'sha256-{digest}'; " in reply.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize("path", ["/", f"/web/{NAMES[0]}", *(f"/web/{n}" for n in NAMES if "main" in n)])
@@ -50,7 +56,8 @@ def test_every_file_has_the_policy(server: Running, path: str) -> None:
     headers = server.get(path, **BROWSER).headers
     policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
-    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["script-src"] == policy["connect-src"] == "'self'"
+    assert policy["style-src"].startswith("'sha256-")
     assert policy["worker-src"] == "'self'"
     assert policy["frame-ancestors"] == "'none'"
     assert policy["require-trusted-types-for"] == "'script'"

@@ -7,6 +7,7 @@ The name of a file contains a digest of its content, so that browsers may cache 
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 from functools import cache
@@ -33,7 +34,6 @@ _POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
     "worker-src": "'self'",
-    "style-src": "'self'",
     "font-src": "'self'",
     "img-src": "'self' data: blob:",
     "base-uri": "'none'",
@@ -56,9 +56,16 @@ _HEADERS = {
 @cache
 def page_headers(mcp_servers: tuple[str, ...]) -> dict[str, str]:
     """Return the headers of every file of the page, which may reach this server and these origins."""
-    policy = {**_POLICY, "connect-src": " ".join(("'self'", *mcp_servers))}
+    policy = {**_POLICY, "style-src": _styles(), "connect-src": " ".join(("'self'", *mcp_servers))}
     text = "; ".join(f"{name} {value}" for name, value in policy.items())
     return {"Content-Security-Policy": text, **_HEADERS}
+
+
+def _styles() -> str:
+    """Allow the one style element of index.html, by its digest, and styles that scripts of the page set."""
+    page = _read("bundle", "index.html").data
+    style = page.partition(b"<style>")[2].partition(b"</style>")[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(style).digest()).decode()}'"
 
 
 class PageFile(Struct, frozen=True):
