@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.util
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -116,11 +118,10 @@ def _status(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of all wheels below a folder. Files that pip moves meanwhile are ignored."""
+    """Return the bytes of all wheels below a folder. Files and folders that pip moves are ignored."""
     sizes = 0
-    for path in folder.rglob("*.whl"):
-        try:
-            sizes += path.stat().st_size
-        except FileNotFoundError:
-            continue
+    for place, _, names in os.walk(folder):  # which passes over folders that are gone
+        for name in fnmatch.filter(names, "*.whl"):
+            with suppress(FileNotFoundError):
+                sizes += os.stat(os.path.join(place, name)).st_size
     return sizes

