@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -27,27 +28,20 @@ def placed(
     `alive`: the first and the last step that touch each buffer.
     """
     offsets: dict[Buffer, int] = {}
-    end = 0
+    taken: list[tuple[int, int, int, int]] = []  # offset, aligned size, first and last step; by offset
     for buffer in sorted(alive, key=lambda b: b.size, reverse=True):
-        rivals = sorted(
-            (offsets[other], aligned(other.size, alignment))
-            for other in offsets
-            if _overlap(alive[other], alive[buffer])
-        )
+        first, last = alive[buffer]
         offset = 0
-        for start, size in rivals:
-            if start - offset >= buffer.size:
-                break
-            offset = max(offset, start + size)
+        for start, size, begin, until in taken:
+            if begin <= last and first <= until:
+                if start - offset >= buffer.size:
+                    break
+                offset = max(offset, start + size)
         offsets[buffer] = offset
-        end = max(end, offset + aligned(buffer.size, alignment))
-    return offsets, end
+        insort(taken, (offset, aligned(buffer.size, alignment), first, last))
+    return offsets, max((start + size for start, size, *_ in taken), default=0)
 
 
 def aligned(size: int, alignment: int = ALIGNMENT) -> int:
     """Round a size up to a multiple of the alignment."""
     return -(-size // alignment) * alignment
-
-
-def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] <= b[1] and b[0] <= a[1]

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -30,6 +31,7 @@ __all__ = [
 _PROC = Path("/proc")
 # Version 1 reports the largest multiple of a page if there is no limit.
 _NO_LIMIT = 1 << 62
+_STATISTIC = re.compile(r"^(hierarchical_memory_limit|(?:total_)?(?:in)?active_file) ([0-9]+)$", re.MULTILINE)
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -137,33 +139,41 @@ def _quota(group: Path) -> float:
 
 
 def _statistics(group: Path) -> dict[str, int]:
-    pairs = (line.split() for line in _text(group / "memory.stat").splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    """Return the numbers of a group's statistics that are used here."""
+    return {name: int(value) for name, value in _STATISTIC.findall(_text(group / "memory.stat"))}
 
 
-def groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's groups that may limit a resource, its own group first."""
-    paths = dict(_own_paths())
-    for mount in _mounts():
+def groups(controller: str) -> tuple[Path, ...]:
+    """Return the folders of this process's groups that may limit a resource, its own group first."""
+    return _groups(controller, _text(_PROC / "self/cgroup"), _text(_PROC / "self/mountinfo"))
+
+
+@lru_cache(maxsize=8)
+def _groups(controller: str, own_groups: str, mounted: str) -> tuple[Path, ...]:
+    """Return the folders, by what the system says of this process's groups and of what is mounted."""
+    paths = dict(_own_paths(own_groups))
+    found: list[Path] = []
+    for mount in _mounts(mounted):
         if mount.controllers and controller not in mount.controllers:
             continue
         own = paths.get(controller if mount.controllers else "", PurePosixPath("/"))
         # A path outside the mount belongs to the host; the mount then shows the container's own group.
         is_inside = own.is_relative_to(mount.root) and ".." not in own.parts
         folder = mount.point / own.relative_to(mount.root) if is_inside else mount.point
-        yield from (each for each in (folder, *folder.parents) if each.is_relative_to(mount.point))
+        found += [each for each in (folder, *folder.parents) if each.is_relative_to(mount.point)]
+    return tuple(found)
 
 
-def _own_paths() -> Iterator[tuple[str, PurePosixPath]]:
+def _own_paths(text: str) -> Iterator[tuple[str, PurePosixPath]]:
     """Yield the path of this process's group for each controller; version 2 has an empty controller name."""
-    for line in _text(_PROC / "self/cgroup").splitlines():
+    for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             yield controller, PurePosixPath(path)
 
 
-def _mounts() -> Iterator[_Mount]:
-    for line in _text(_PROC / "self/mountinfo").splitlines():
+def _mounts(text: str) -> Iterator[_Mount]:
+    for line in text.splitlines():
         mounted, _, source = line.partition(" - ")
         root, point = (_unescaped(part) for part in mounted.split()[3:5])
         kind, _, *options = source.split()
@@ -185,8 +195,9 @@ def _number(path: Path) -> int | None:
 
 def _text(path: Path) -> str:
     """Return the content of a system file; empty if it cannot be read."""
-    with suppress(OSError, UnicodeDecodeError):
-        return path.read_text().strip()
+    # Several of these files are read for every model, so they are opened without a buffer and a decoder.
+    with suppress(OSError, UnicodeDecodeError), path.open("rb", buffering=0) as file:
+        return file.read().decode().strip()
     return ""
 
 

@@ -82,7 +82,8 @@ class CPUPlan:
             if index > 0 and phases[index] != phases[index - 1]:
                 self._plan.barrier()
             _emit(self._plan, call, offsets)
-            steps += [traced_step(call, list(self._dims))] * (self._plan.num_steps - len(steps))
+            if trace is not None:
+                steps += [traced_step(call, list(self._dims))] * (self._plan.num_steps - len(steps))
         self._plan.finish()
         self._tracer = None if trace is None else Tracer(trace, steps, self._plan)
         keep_in_forks(self, self._plan)
