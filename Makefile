@@ -40,7 +40,7 @@ run: .venv/installed
 # LONG=1 runs all tests of continuous integration.
 test: .venv/developing
 	build/$(shell uname -m)/compare_isas
-	$(BIN)/python $(PYTEST) -m "not slow and not oracle$(if $(LONG),, and not long)"
+	$(BIN)/python $(PYTEST) --ignore=tests/web -m "not slow and not oracle$(if $(LONG),, and not long)"
 
 # Runs the same tests and the long ones, except those that tracing slows down. Fails if they execute a smaller
 # share of the package than pyproject.toml requires.

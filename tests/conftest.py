@@ -86,6 +86,9 @@ def clean_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Do the same for shared fixtures."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         keep_out(monkeypatch, tmp_path_factory.getbasetemp())
+        # No test survives a power cut, and some disks take 10 ms for each of thousands of small files.
+        # Processes that tests start do wait.
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

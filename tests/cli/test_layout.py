@@ -6,6 +6,7 @@ from click.testing import CliRunner
 from chaski.cli.layout import age, duration, file_size, filled, section, size, size_in_bytes, table
 from chaski.cli.main import chaski_command
 from tests.cli.terminals import terminal
+from tests.tiers import long_after
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_texts_break_for_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> Non
     assert filled(text, "  ") == "  a text of\n  several words"
 
 
-@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("columns", long_after(1, [60, 80]))
 @pytest.mark.parametrize(
     "command", ["list", "info", "models", "models qwen2", "show guide --verbose", "show guide --memory"]
 )

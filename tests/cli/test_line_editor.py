@@ -138,6 +138,7 @@ def test_tab_completes_models_and_paths(tmp_path: Path) -> None:
         leave(chat)
 
 
+@pytest.mark.long
 def test_lines_of_before_come_back(tmp_path: Path) -> None:
     for message in ("first", "second"):
         with terminal(*ECHO, "--history", HOME=str(tmp_path)) as chat:

@@ -14,12 +14,15 @@ from chaski.names import ModelName
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
+from tests.tiers import long_after
 from tests.tiny_llama import write_tiny_llama
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<think></think>"
 
 
-@pytest.mark.parametrize(("template", "draft"), [(TEMPLATE, False), (None, False), (TEMPLATE, True)])
+@pytest.mark.parametrize(
+    ("template", "draft"), long_after(1, [(TEMPLATE, True), (TEMPLATE, False), (None, False)])
+)
 def test_a_start_opens_each_file_once(template: str | None, draft: bool, tmp_path: Path) -> None:
     store = tmp_path / "store"
     file = write_tiny_llama(tmp_path / "a.gguf", chat_template=template)

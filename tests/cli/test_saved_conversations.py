@@ -167,6 +167,7 @@ def test_models_of_a_path_have_no_states(
     assert not state(store).exists()
 
 
+@pytest.mark.long
 def test_a_server_keeps_and_brings_states_too(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

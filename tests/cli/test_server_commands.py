@@ -62,6 +62,7 @@ def test_run_follows_a_format_of_the_server(server: Running) -> None:
     assert "the format is a list, but a JSON schema is an object" in chaski(*asked, "--format", "[1]").stderr
 
 
+@pytest.mark.long
 def test_a_chat_asks_the_server_for_another_context(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its options go with each message; the server's model begins with turns."""
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho\x1b[31m"}]
@@ -99,6 +100,7 @@ def test_run_says_how_long_a_model_stays(server: Running) -> None:
     assert "invalid duration" in chaski(*asked, "--keepalive", "soon").stderr
 
 
+@pytest.mark.long
 def test_run_prints_vectors(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The vectors are the same with a server and without."""
     path = write_tiny_llama(tmp_path / "vectors.gguf", llama__pooling_type=1)
@@ -145,6 +147,7 @@ def test_ps_and_stop(server: Running) -> None:
     assert 'couldn\'t find model "nobody" to stop' in missing.stderr
 
 
+@pytest.mark.long
 def test_commands_on_models_obey_ollama_host(
     server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def run(*arguments: str) -> str:
     return result.output
 
 
+@pytest.mark.long
 def test_two_processes_compute_a_model(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHASKI_NODES_KEY", str(key))
     question = ["run", "guide", "how do I use fewer cores?", "--num-predict", "12"]

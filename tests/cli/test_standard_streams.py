@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import long_unless
+
 ROOT = Path(__file__).parents[2]
 CHASKI = f"{sys.executable} -m chaski"
 
@@ -26,7 +28,7 @@ COMMANDS = ("--help", "list", "run guide hello", "ps")
 
 
 @pytest.mark.parametrize("streams", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", long_unless(["run guide hello"], COMMANDS))
 def test_closed_streams_are_like_the_null_device(command: str, streams: str) -> None:
     null = streams.replace("<&-", "</dev/null").replace(">&-", ">/dev/null")
     closed, empty = shell(f"{CHASKI} {command} {streams}"), shell(f"{CHASKI} {command} {null}")
@@ -56,12 +58,14 @@ def test_an_error_that_nobody_can_read_still_has_its_status() -> None:
     assert shell(f"{CHASKI} show no-such-model 2> /dev/full").returncode == 1
 
 
+@pytest.mark.long
 def test_notes_that_nobody_can_read_fail_no_command() -> None:
     ended = shell(f"{CHASKI} run guide hello --verbose 2> /dev/full < /dev/null")
     assert ended.returncode == 0
     assert ended.stdout == shell(f"{CHASKI} run guide hello < /dev/null").stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])
 def test_a_server_without_standard_streams_answers(streams: str, tmp_path: Path) -> None:
     """Once a socket took descriptor 2, and the worker wrote its log into it."""
@@ -130,6 +134,7 @@ def test_the_bytes_of_a_file_name_stay_as_they_are(encoding: str) -> None:
 LOCALES = ({"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [*LOCALES, {"PYTHONIOENCODING": "iso8859-1"}], ids=str)
 def test_commands_answer_in_every_locale(settings: dict[str, str]) -> None:
     command = [

@@ -318,6 +318,7 @@ def see(shown: Terminal, text: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_keys_on_a_terminal(models: Path) -> None:
     with running(Settings(address=SOMEWHERE), models) as server:
         ask(server)

@@ -14,9 +14,15 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["MARK", "Nodes", "marked_processes"]
+import pytest
+
+__all__ = ["MARK", "NEEDS_RAY", "Nodes", "marked_processes"]
+
+# To import Ray takes seconds, which a run without these tests need not wait for.
+NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
 _NETWORK, _PORT, _BRIDGE = "10.77.0", 6390, "chaski-br"
 MARK = "CHASKI_TEST_CLUSTER"

@@ -22,11 +22,11 @@ from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.connection import Cluster
 from chaski.errors import ClusterError
 from chaski.formats.quant import QuantType
-from tests.cluster.nodes import Nodes
+from tests.cluster.nodes import NEEDS_RAY, Nodes
 from tests.tiny_llama import write_tiny_llama
 
-pytest.importorskip("ray")
 pytestmark = [
+    NEEDS_RAY,
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and ip"),
 ]

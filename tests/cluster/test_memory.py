@@ -30,6 +30,7 @@ def test_a_replica_reserves_what_show_tells(tmp_path: Path) -> None:
     assert host_bytes(options) == [needs.total[HOST] + needs.shared.get(HOST, 0)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", ["layers", "rows"])
 def test_a_replica_of_two_nodes_reserves_on_each_what_it_holds(tmp_path: Path, split: str) -> None:
     """It matches `show --memory --nodes`: layers split the cells in halves, and rows split weights, too."""

@@ -206,6 +206,7 @@ def test_many_answers_go_on_while_replicas_die_and_come(path: Path, replicas: Re
     assert found == expected * 3
 
 
+@pytest.mark.long
 def test_a_replica_that_says_nothing_any_more_counts_as_dead(replicas: Replicas) -> None:
     replicas.add(2)
     model = replicas.model(patience=Patience(silence=1.0))
@@ -344,6 +345,7 @@ def test_a_leaving_replica_ends_what_it_has_and_takes_no_more(replicas: Replicas
         assert done.generated_tokens == 900
 
 
+@pytest.mark.long
 def test_all_replicas_are_replaced_and_every_answer_goes_on(path: Path, replicas: Replicas) -> None:
     old = replicas.add(2)
     model = replicas.model(bounds=Bounds(2, 2))

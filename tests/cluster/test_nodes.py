@@ -10,10 +10,10 @@ from contextlib import closing
 
 import pytest
 
-from tests.cluster.nodes import Nodes
+from tests.cluster.nodes import NEEDS_RAY, Nodes
 
-pytest.importorskip("ray")
 pytestmark = [
+    NEEDS_RAY,
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and ip"),
 ]

@@ -29,10 +29,10 @@ from chaski.names import ModelName
 from chaski.store.create import create
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
-from tests.cluster.nodes import MARK, marked_processes
+from tests.cluster.nodes import MARK, NEEDS_RAY, marked_processes
 from tests.tiny_llama import write_tiny_llama
 
-pytest.importorskip("ray")
+pytestmark = NEEDS_RAY
 
 
 @contextmanager

@@ -21,12 +21,11 @@ from chaski.cluster.model import ClusterModel
 from chaski.cluster.replica_options import ReplicaOptions
 from chaski.cluster.shared_files import SharedFile
 from chaski.errors import ClusterError, NoReplicaError
-from tests.cluster.nodes import marked_processes
+from tests.cluster.nodes import NEEDS_RAY, marked_processes
 from tests.cluster.test_ray import head, start_ray
 from tests.tiny_llama import write_tiny_llama
 
-pytest.importorskip("ray")
-pytestmark = pytest.mark.long
+pytestmark = [NEEDS_RAY, pytest.mark.long]
 
 
 @contextmanager

@@ -24,11 +24,11 @@ from chaski.cluster.replicas import ReplicaState
 from chaski.cluster.shared_files import SharedFile
 from chaski.errors import GGUFError
 from chaski.formats.quant import QuantType
+from tests.cluster.nodes import NEEDS_RAY
 from tests.cluster.test_ray import head, start_ray
 from tests.tiny_llama import write_tiny_llama
 
-pytest.importorskip("ray")
-pytestmark = pytest.mark.long
+pytestmark = [NEEDS_RAY, pytest.mark.long]
 
 ANSWER: dict[str, Any] = {"num_predict": 400, "temperature": 1.0, "seed": 5, "ignore_eos": True}
 

@@ -70,6 +70,7 @@ def look(watched: WatchedWorker) -> ReplyOrError:
     return replies[0]
 
 
+@pytest.mark.long
 def test_a_hung_worker_is_killed_and_loaded_again(found: Watched) -> None:
     before = found.worker.pid
     assert before is not None
@@ -86,6 +87,7 @@ def test_a_hung_worker_is_killed_and_loaded_again(found: Watched) -> None:
     wait_until(lambda: again and isinstance(again[-1], Done))
 
 
+@pytest.mark.long
 def test_a_long_answer_and_an_idle_worker_live_on(found: Watched) -> None:
     before = found.worker.pid
     handle = found.watched.start(ENDLESS, lambda reply: None)

@@ -13,6 +13,7 @@ from chaski.errors import OptionError
 from tests import families
 from tests.cuda.emulated import NAME
 from tests.cuda.test_layouts import answers, sizes
+from tests.tiers import long_after
 
 __all__ = ["sizes"]
 
@@ -31,13 +32,16 @@ def expected(path: Path) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("options", "devices"),
-    [
-        ({"n_cpu_moe": 0}, ["cuda:0"]),
-        ({"n_cpu_moe": 1}, ["cpu", "cuda:0"]),
-        ({"n_cpu_moe": 99}, ["cpu", "cuda:0"]),
-        ({"n_cpu_moe": 99, "num_gpu": 2, "main_gpu": 1}, ["cpu", "cuda:1"]),
-        ({"n_cpu_moe": 2, "tensor_split": [1, 0, 1]}, ["cpu", "cuda:0", "cuda:2"]),
-    ],
+    long_after(
+        2,
+        [
+            ({"n_cpu_moe": 1}, ["cpu", "cuda:0"]),
+            ({"n_cpu_moe": 99, "num_gpu": 2, "main_gpu": 1}, ["cpu", "cuda:1"]),
+            ({"n_cpu_moe": 0}, ["cuda:0"]),
+            ({"n_cpu_moe": 99}, ["cpu", "cuda:0"]),
+            ({"n_cpu_moe": 2, "tensor_split": [1, 0, 1]}, ["cpu", "cuda:0", "cuda:2"]),
+        ],
+    ),
 )
 def test_same_bits(
     path: Path, sizes: Sequence[int], expected: list[Any], options: dict[str, Any], devices: Sequence[str]
@@ -54,6 +58,7 @@ def test_same_bits_of_other_experts(name: str) -> None:
     assert answers(path, backend=NAME, n_cpu_moe=99)[1:] == answers(path, backend="cpu")[1:]
 
 
+@pytest.mark.long
 def test_as_few_experts_as_needed_are_on_the_processor(
     path: Path, sizes: list[int], expected: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

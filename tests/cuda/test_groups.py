@@ -29,9 +29,8 @@ def test_pools(backend: str, ratio: int, inputs: int) -> None:
 
 
 @on_each
-@pytest.mark.parametrize(
-    ("count", "type"), [(0, DType.I16), pytest.param(50, DType.F16, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("count", "type"), [(0, DType.I16), (50, DType.F16)])
 def test_attention_to_entries(backend: str, count: int, type: DType) -> None:
     positions = [0, 2, 3, 4, 299, 301, 1025, 1299]
     places = ("cpu", "auto"), (backend, "auto")

@@ -94,6 +94,7 @@ def test_as_many_layers_as_fit_are_on_gpus(
     assert "layers of tiny.gguf are on the processor, since cuda:0 has no room for them" in caplog.text
 
 
+@pytest.mark.long
 def test_several_gpus_take_what_one_has_no_room_for(
     path: Path, sizes: list[int], expected: list[Any]
 ) -> None:
@@ -105,6 +106,7 @@ def test_several_gpus_take_what_one_has_no_room_for(
     assert found == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [{}, {"tensor_split": [1, 3, 2]}, {"num_gpu": 1, "tensor_split": [1, 3, 2]}]
 )

@@ -15,6 +15,7 @@ from chaski.runner.loading.gpus import read_overrides
 from tests import families
 from tests.cuda.emulated import NAME
 from tests.cuda.test_layouts import answers, sizes
+from tests.tiers import long_after
 
 __all__ = ["sizes"]
 
@@ -31,16 +32,19 @@ def expected(path: Path) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("options", "devices"),
-    [
-        ({"cpu_moe": True}, ["cpu", "cuda:0"]),
-        ({"override_tensor": r"blk\.(0|1)\.ffn_.*_exps=CPU"}, ["cpu", "cuda:0"]),
-        ({"override_tensor": r"blk\.1\.attn_output=CPU,ffn_.*_exps=CUDA1"}, ["cpu", "cuda:1"]),
-        ({"override_tensor": "exps=CUDA1", "main_gpu": 0}, ["cuda:0", "cuda:1"]),
-        ({"override_tensor": ["attn_q=CPU", "blk.0.ffn_down_exps=CPU"]}, ["cpu", "cuda:0"]),
-        ({"override_tensor": "output=CPU", "main_gpu": 1}, ["cpu", "cuda:1"]),
-        ({"override_tensor": "_norm=CUDA2"}, ["cuda:2"]),
-        ({"override_tensor": "exps=CPU", "num_gpu": 2}, ["cpu", "cuda:0"]),
-    ],
+    long_after(
+        3,
+        [
+            ({"cpu_moe": True}, ["cpu", "cuda:0"]),
+            ({"override_tensor": r"blk\.(0|1)\.ffn_.*_exps=CPU"}, ["cpu", "cuda:0"]),
+            ({"override_tensor": r"blk\.1\.attn_output=CPU,ffn_.*_exps=CUDA1"}, ["cpu", "cuda:1"]),
+            ({"override_tensor": "exps=CUDA1", "main_gpu": 0}, ["cuda:0", "cuda:1"]),
+            ({"override_tensor": ["attn_q=CPU", "blk.0.ffn_down_exps=CPU"]}, ["cpu", "cuda:0"]),
+            ({"override_tensor": "output=CPU", "main_gpu": 1}, ["cpu", "cuda:1"]),
+            ({"override_tensor": "_norm=CUDA2"}, ["cuda:2"]),
+            ({"override_tensor": "exps=CPU", "num_gpu": 2}, ["cpu", "cuda:0"]),
+        ],
+    ),
 )
 def test_same_bits(
     path: Path, sizes: Sequence[int], expected: list[Any], options: dict[str, Any], devices: Sequence[str]

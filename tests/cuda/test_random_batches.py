@@ -9,6 +9,7 @@ from tests.cuda.emulated import NAME
 from tests.cuda.random_batches import FILES, Comparison
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "name",

@@ -24,6 +24,7 @@ from tests.ml.attending import Attender
 from tests.ml.both_backends import uniform
 from tests.native.matmul_rule import TYPES, activations, random_weights
 from tests.rewriting import bytes_as
+from tests.tiers import long_after
 from tests.tiny_llama import write_tiny_llama
 
 F32 = npt.NDArray[np.float32]
@@ -457,7 +458,7 @@ def test_keys_that_move(backend: str, kv_type: str) -> None:
 
 
 @on_each
-@pytest.mark.parametrize("matrices", ["F32", "Q8_0", pytest.param("Q4_0", marks=pytest.mark.long)])
+@pytest.mark.parametrize("matrices", long_after(1, ["Q8_0", "F32", "Q4_0"]))
 def test_a_model(tmp_path: Path, backend: str, matrices: str) -> None:
     """It tests logits of a prompt in batches, and several answers: one with penalties, one cached."""
     path = write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType[matrices])

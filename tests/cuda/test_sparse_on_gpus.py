@@ -11,6 +11,7 @@ from chaski.ml.graph import DType
 from tests.cuda.devices import BACKENDS
 from tests.ml import test_sparse_attention as on_processors
 from tests.ml.test_sparse_attention import Sparse, normal
+from tests.tiers import long_after
 
 on_each = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -27,7 +28,7 @@ def test_choices(tmp_path: Path, backend: str) -> None:
 
 
 @on_each
-@pytest.mark.parametrize("type", [DType.F32, DType.I16, DType.Q8_0])
+@pytest.mark.parametrize("type", long_after(1, [DType.I16, DType.F32, DType.Q8_0]))
 @pytest.mark.parametrize(
     ("count", "block", "local", "heads"), [(300, 1, 0, 5), (11, 2, 0, 20), (12, 3, 2, 4)]
 )

@@ -12,6 +12,7 @@ from chaski.formats.quant import Floats
 from chaski.formats.quant import QuantType as Q
 from chaski.formats.quantize import quantize
 from tests.formats.test_quantize import IMPORTANCE, WEIGHTS
+from tests.tiers import long_after
 
 HIGHEST = {Q.Q2_0: 2, Q.TQ1_0: 1, Q.TQ2_0: 1}
 ROWS = 8
@@ -43,7 +44,7 @@ def least_errors(x: Floats, type: Q, importance: Floats) -> Floats:
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
-@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("name", long_after(1, WEIGHTS))
 @pytest.mark.parametrize("type", HIGHEST)
 def test_scales_are_nearly_the_best(type: Q, name: str, is_weighted: bool) -> None:
     x = rows(name)

@@ -17,6 +17,7 @@ from chaski.ml.reference import ReferenceBackend
 from chaski.model.program import Program
 from tests.backends import USUAL
 from tests.kvcache.tiny_hybrid import Delta, ShortConv, TinyHybrid
+from tests.tiers import long_unless
 
 WINDOW, CHUNK = 40, 50
 EVERYTHING = AttentionSpan()
@@ -66,7 +67,7 @@ def backend_of(name: str) -> Backend:
 
 @pytest.mark.parametrize("backend", [USUAL, "reference", "paged"])
 @pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("kv_type", TYPES)
+@pytest.mark.parametrize("kv_type", long_unless(["i16"], TYPES))
 def test_what_comes_back_goes_on_with_the_same_bits(
     kind: str, backend: str, kv_type: str, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from chaski.ml.backend import CacheConfig, MaskForm
 from chaski.ml.graph import DType, KVBuffer, Rope
 from chaski.ml.reference import ReferenceBackend
 from chaski.ml.reference.cached_ops import Storage
+from tests.tiers import long_after
 
 SEQUENCES, CAPACITY, MAX_BATCH = 4, 50, 12
 
@@ -99,7 +100,7 @@ class Written:
             del written[self.cache.length(sequence) :]
 
 
-@pytest.mark.parametrize(("page", "max_batch"), [(4, MAX_BATCH), (16, MAX_BATCH), (4, 3)])
+@pytest.mark.parametrize(("page", "max_batch"), long_after(1, [(4, MAX_BATCH), (16, MAX_BATCH), (4, 3)]))
 @pytest.mark.parametrize("span", SPANS, ids=str)
 def test_tokens_are_at_their_places_of_pages(span: AttentionSpan, page: int, max_batch: int) -> None:
     random = np.random.default_rng(7)

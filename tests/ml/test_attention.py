@@ -13,6 +13,7 @@ from chaski import _native
 from chaski.ml import BackendOptions, CPUOptions, Options
 from chaski.ml.graph import DType
 from tests.backends import CHOSEN
+from tests.tiers import long_after
 
 from .attending import F32, I32, Attender
 
@@ -73,7 +74,7 @@ def defined(
 
 @pytest.mark.parametrize(("backend", "options"), IMPLEMENTATIONS, ids=str)
 @pytest.mark.parametrize("sinks", [False, True])
-@pytest.mark.parametrize("softcap", [0.0, 2.0])
+@pytest.mark.parametrize("softcap", long_after(1, [2.0, 0.0]))
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "size", "value_size"),
     [(1, 1, 16, 16), (6, 2, 20, 12), (8, 1, 64, 48), (20, 1, 32, 80)],

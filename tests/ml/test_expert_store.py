@@ -168,6 +168,7 @@ def bytes_from_disks() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 
 
+@pytest.mark.long
 def test_memory_changes_while_batches_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = logits(PATH)[0]
     least = least_memory(PATH)

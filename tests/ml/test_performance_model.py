@@ -188,6 +188,7 @@ def test_runs_of_several_threads_are_refused() -> None:
         Batch.of([run((0, 0, 0, 0, 3, 100, 130), (1, 0, 0, 3, 4, 100, 140))])
 
 
+@pytest.mark.long
 def test_this_machine() -> None:
     machine = measure_machine(2, 1 << 20, crowds=[3])
     assert 0 <= machine.crowded[3] < 1

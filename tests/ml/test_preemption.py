@@ -57,6 +57,7 @@ def test_a_worker_that_never_runs_costs_no_more_than_its_help(busy_processor: in
         assert os.sched_getaffinity(0) == affinity
 
 
+@pytest.mark.long
 @several_processors
 @pytest.mark.usefixtures("busy_processor")
 def test_the_same_bits_beside_a_neighbour() -> None:

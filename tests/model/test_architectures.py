@@ -24,6 +24,7 @@ from tests import backends, families
 from tests.backends import USUAL
 from tests.model_runs import Runs
 from tests.rewriting import bytes_as
+from tests.tiers import long_after
 from tests.vision_oracle import BACKENDS, F32
 
 DATA = Path(__file__).parents[1] / "data" / "architectures"
@@ -104,7 +105,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=["as it is", "Q4_0"])
+@pytest.fixture(scope="module", params=long_after(1, ["as it is", "Q4_0"]))
 def path(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file, and one with quantized matrices, whose products use other kernels."""
     source = file_of(name)
@@ -118,16 +119,19 @@ def path(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     return target
 
 
+@cache
+def whole_of(name: str, path: Path) -> F32:
+    return logits(path, prompt_of(name))
+
+
 def test_logits_do_not_depend_on_chunks_and_threads(name: str, path: Path) -> None:
-    ids = prompt_of(name)
-    whole = logits(path, ids)
+    ids, whole = prompt_of(name), whole_of(name, path)
     np.testing.assert_array_equal(logits(path, ids, num_batch=13, threads=2), whole)
     np.testing.assert_array_equal(logits(path, ids, num_batch=1), whole)
 
 
 def test_logits_do_not_depend_on_other_sequences(name: str, path: Path) -> None:
-    ids = prompt_of(name)
-    whole = logits(path, ids)
+    ids, whole = prompt_of(name), whole_of(name, path)
     others = ids[:1] + ids[:40:-1]
     runs = Runs(path)
     runs.forward({1: others[:20]})

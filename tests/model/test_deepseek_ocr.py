@@ -24,10 +24,11 @@ from tests.deepseek_ocr import NAMES, PROMPTS, SIZES, STEP, checkpoint, expected
 from tests.image.pictures import png
 from tests.projector_files import assert_described
 from tests.rewriting import all_tensors
+from tests.tiers import long_after
 from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, quantized, said
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=long_after(1, NAMES))
 def name(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found

@@ -15,6 +15,7 @@ from chaski.model import encoder as encoder_program
 from chaski.model.projectors.qwenvl import encoder
 from tests.image.pictures import png
 from tests.rewriting import all_tensors
+from tests.tiers import long_after
 from tests.tiny_vision import DATA
 from tests.vision_oracle import BoundEncoder, quantized
 
@@ -28,7 +29,7 @@ def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return int(request.param)
 
 
-@pytest.mark.parametrize("kind", [None, "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("kind", long_after(1, ["Q8_0", None, "Q4_K"]))
 @pytest.mark.parametrize("model", ["qwen2vl", "qwen25vl", "qwen3vl", "qwen35"])
 def test_rows_have_the_bits_of_the_whole(
     model: str, kind: str | None, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

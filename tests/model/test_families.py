@@ -10,12 +10,13 @@ import pytest
 
 import chaski
 from chaski.formats.gguf import open_gguf
-from tests.families import EMBEDDERS, NAMES, VARIANTS, converted, expected, settings_of, texts
+from tests.families import EMBEDDERS, FIRST, NAMES, VARIANTS, converted, expected, settings_of, texts
+from tests.tiers import long_unless
 
 TOLERANCE = 1e-3
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", long_unless(FIRST, VARIANTS))
 def test_logits_and_greedy_tokens_are_those_of_transformers(variant: str) -> None:
     wanted = expected(variant)
     prompt = wanted["prompt"].tolist()

@@ -25,6 +25,7 @@ from chaski.model.registry import build_model, vision_of
 from tests import families
 from tests.image.pictures import picture, png
 from tests.rewriting import all_tensors
+from tests.tiers import long_after
 from tests.tiny_vision import DATA, write_text_part
 from tests.vision_oracle import BACKENDS, BoundEncoder, answers_at_once, said
 
@@ -75,7 +76,7 @@ def logits(path: Path, prompt: str, **options: Any) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", long_after(4, MODELS))
 def test_rows_equal_those_of_transformers(model: str, backend: str, tolerance: float) -> None:
     bound = BoundEncoder(file(model), backend)
     for prompt in PROMPTS[:-1] if backend == "cpu" else PROMPTS[:1]:
@@ -84,7 +85,7 @@ def test_rows_equal_those_of_transformers(model: str, backend: str, tolerance: f
         np.testing.assert_allclose(np.concatenate(rows), wanted, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", long_after(4, MODELS))
 def test_ids_logits_and_answers_equal_those_of_transformers(model: str) -> None:
     with chaski.load(file(model), context=160, kv_type="f32", threads=1) as loaded:
         (pad,) = loaded.tokenize(PADS[model])
@@ -100,7 +101,7 @@ def test_ids_logits_and_answers_equal_those_of_transformers(model: str) -> None:
             assert list(answer.token_ids) == wanted["greedy"].tolist()
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", long_after(4, MODELS))
 def test_the_projector_of_llama_cpps_converter(model: str, tmp_path: Path) -> None:
     text = write_text_part(file(model), tmp_path / "text.gguf")
     np.testing.assert_array_equal(
@@ -109,7 +110,7 @@ def test_the_projector_of_llama_cpps_converter(model: str, tmp_path: Path) -> No
     np.testing.assert_array_equal(logits(text, "text"), logits(file(model), "text"))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", long_after(4, MODELS))
 def test_bits_do_not_depend_on_others_and_on_pieces(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options: Any = {"num_predict": 6, "temperature": 0, "logprobs": True}
     whole = logits(file(model), "two")

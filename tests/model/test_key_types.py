@@ -22,6 +22,7 @@ from chaski.store.recipe import Recipe
 from chaski.store.store import Store
 from tests.adapters import adapted_names, random_adapter
 from tests.rewriting import all_tensors
+from tests.tiers import long_after
 from tests.tiny_llama import write_tiny_llama
 
 VISION = Path(__file__).parents[1] / "data" / "vision"
@@ -85,7 +86,7 @@ def problem_of(attempt: Callable[[Path], None], path: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("key", READ_EARLY)
+@pytest.mark.parametrize("key", long_after(4, READ_EARLY))
 def test_keys_that_are_read_first(tmp_path: Path, key: str) -> None:
     for index, value in enumerate(VALUES.values()):
         path = tmp_path / f"{index}.gguf"

@@ -32,6 +32,7 @@ from tests.native.matmul_rule import (
     set_scales,
     widths,
 )
+from tests.tiers import long_unless
 
 ROWS = [1, 15, 16, 17, 100]
 TOKENS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 70]
@@ -80,7 +81,7 @@ _PUT_EVERYWHERE: dict[QuantType, Callable[[NDArray[np.void], int], None]] = {
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda t: t.name)
-@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("rows", long_unless([1, 17], ROWS))
 def test_equals_the_definition(type: QuantType, rows: int) -> None:
     for k in widths(type):
         data = random_weights(type, rows, k)

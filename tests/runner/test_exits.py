@@ -10,21 +10,25 @@ from pathlib import Path
 import pytest
 
 import chaski
+from tests.tiers import long_after
 
 
 @pytest.mark.parametrize(
     "what",
-    [
-        "generate",
-        "logits",
-        "constrained",
-        "native",
-        "stream",
-        "load",
-        "exit in a thread",
-        "closed",
-        "at exit",
-    ],
+    long_after(
+        2,
+        [
+            "generate",
+            "at exit",
+            "logits",
+            "constrained",
+            "native",
+            "stream",
+            "load",
+            "exit in a thread",
+            "closed",
+        ],
+    ),
 )
 def test_daemon_threads_do_not_spoil_the_end(what: str, tiny_llama: Path) -> None:
     command = [sys.executable, "-m", "tests.runner.exits", what, str(tiny_llama)]

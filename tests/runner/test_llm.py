@@ -142,6 +142,7 @@ def test_what_was_shifted_does_not_change_later_answers(model: chaski.LLM) -> No
     assert other.prompt_tokens == len(left) + 1
 
 
+@pytest.mark.long
 def test_every_end_token_of_the_file_stops(model: chaski.LLM) -> None:
     assert model.tokenizer.eos_ids == {END, EOT}
     wild: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "shift": False}

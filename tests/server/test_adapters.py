@@ -153,6 +153,7 @@ def test_requests_at_once_get_their_own(server: Running, texts: dict[str, str]) 
         assert list(answers) == [texts[label] for label in labels]
 
 
+@pytest.mark.long
 def test_another_file_takes_the_place_of_one(server: Running, texts: dict[str, str]) -> None:
     load(server, "sql", "two.gguf")
     assert openai(server, "sql") == texts["two"]
@@ -163,6 +164,7 @@ def test_another_file_takes_the_place_of_one(server: Running, texts: dict[str, s
     assert openai(server, "sql") == texts["three"]
 
 
+@pytest.mark.long
 def test_llama_cpps_list_and_scales(server: Running, texts: dict[str, str]) -> None:
     load(server, "a", "one.gguf")
     load(server, "b", "two.gguf")
@@ -236,6 +238,7 @@ def write_peft(folder: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_folders_of_peft_are_converted(
     server: Running, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_parts_of_a_form_that_are_not_read_are_named(server: Running) -> None:
     assert sent.headers["x-chaski-ignored"] == ("field expires_after[anchor], field expires_after[seconds]")
 
 
+@pytest.mark.long
 def test_a_batch_goes_on_in_the_next_server(tmp_path: Path) -> None:
     settings = Settings(address=SOMEWHERE, parallel=2)
     with running(settings, tmp_path) as server:

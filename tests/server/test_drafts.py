@@ -80,6 +80,7 @@ def test_a_draft_may_come_in_parts(server: Running, folder: Path, tmp_path: Path
     assert whole.lines[-1] == {"status": "success"}
 
 
+@pytest.mark.long
 def test_what_cannot_be_a_draft(server: Running, tmp_path: Path) -> None:
     blob = server.services.catalog.find("plain").model.path.name.replace("-", ":")
     asked: Any = {"model": "bad", "from": "plain"}

@@ -158,6 +158,7 @@ def test_vectors_have_so_many_numbers(server: Running, monkeypatch: pytest.Monke
         assert f"send at most {most} items at once" in reply.body.decode()
 
 
+@pytest.mark.long
 @pytest.mark.timed
 def test_many_vectors_are_written_while_others_are_answered(server: Running) -> None:
     """Once the event loop encoded them in one call that blocked the interpreter."""

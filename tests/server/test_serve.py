@@ -92,6 +92,7 @@ def endless() -> dict[str, object]:
     return {"logit_bias": {str(end): -100}}
 
 
+@pytest.mark.long
 def test_answers_that_outlive_the_grace_end_with_an_error_of_their_api(
     process: subprocess.Popen[str],
 ) -> None:

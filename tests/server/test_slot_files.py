@@ -55,6 +55,7 @@ def test_a_slot_is_saved_and_restored_after_a_restart(models: Path, folder: Path
         assert "prompt_cached_count" not in ask(server)
 
 
+@pytest.mark.long
 def test_files_take_no_more_than_they_may(models: Path, folder: Path) -> None:
     with served(models, folder) as server:
         ask(server)

@@ -170,6 +170,7 @@ def test_uploads_that_stop_hold_up_nobody(models: Path) -> None:
     assert sorted(blobs.iterdir()) == before
 
 
+@pytest.mark.long
 def test_pulls_that_wait_do_not_hold_up_create(brief: Running) -> None:
     """All threads for registries wait for one that does not answer."""
     with hanging_registry() as host, ExitStack() as stack:

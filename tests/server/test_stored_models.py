@@ -197,6 +197,7 @@ def test_same_prompts_and_answers(ways: Ways, edge: Edge, picture: Path) -> None
             assert edge.text == case.hello
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if case.inserts], ids=lambda case: case.name)
 def test_same_prompts_for_a_suffix(
     server: Running, edge: Edge, store: Path, case: Case, monkeypatch: pytest.MonkeyPatch

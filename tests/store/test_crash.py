@@ -37,6 +37,7 @@ def wait_for_changes(process: subprocess.Popen[bytes], count: int) -> None:
         assert process.stdout.readline() == b"\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", [10, pytest.param(300, marks=pytest.mark.slow)])
 def test_a_killed_process_leaves_a_valid_store(tmp_path: Path, kills: int) -> None:
     chance, store = random.Random(kills), Store(tmp_path)

@@ -15,6 +15,7 @@ from chaski.text.parsers.formats import FORMATS, choose_format, parser_for, tags
 from chaski.text.parsers.readers import read_json
 from chaski.text.template.go import GoTemplate
 from tests.text.parsing import CALL, NOW, ROME, TOOLS, parsed
+from tests.tiers import long_after
 
 FAMILIES = json.loads((Path(__file__).parents[1] / "data" / "go_templates.json").read_text())["families"]
 
@@ -180,7 +181,7 @@ def test_long_calls_are_quick(inside):
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
 @pytest.mark.parametrize(
-    "noise", [" ", "<tool_call>", "<arg_key>", "```", '"', "[", "<function=f><parameter=p>"]
+    "noise", long_after(2, ["[", " ", "<tool_call>", "<arg_key>", "```", '"', "<function=f><parameter=p>"])
 )
 def test_long_noise_is_quick(format, noise):
     start = time.process_time()

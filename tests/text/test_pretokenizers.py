@@ -64,7 +64,7 @@ class TestTextTokens:
         assert tok.token_bytes(0xF0) == b"\xf0"
 
     def test_lost_bytes_are_told(self, caplog):
-        caplog.set_level(logging.INFO)
+        caplog.set_level(logging.INFO, logger="chaski")
         metadata = text_metadata("gemma4")
         metadata["tokenizer.ggml.tokens"][0x0A] = "[no line feed]"
         load_tokenizer(metadata).encode("x")

@@ -14,6 +14,7 @@ from chaski.errors import TemplateError
 from chaski.text.template.chat import ChatTemplate
 from chaski.text.template.go import GoTemplate
 from chaski.text.template.meter import RenderLimits
+from tests.tiers import long_after
 
 LIMITS = RenderLimits(seconds=0.2)
 STOPPED = "takes more than|bytes in all|compares|fromkeys|makes"
@@ -84,7 +85,7 @@ GO = {
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("name", JINJA)
+@pytest.mark.parametrize("name", long_after(8, JINJA))
 def test_jinja(name: str) -> None:
     template = ChatTemplate(JINJA[name], "", "", LIMITS)
     start = time.thread_time()
@@ -94,7 +95,7 @@ def test_jinja(name: str) -> None:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("name", GO)
+@pytest.mark.parametrize("name", long_after(2, GO))
 def test_go(name: str) -> None:
     template = GoTemplate(GO[name], LIMITS)
     start = time.thread_time()

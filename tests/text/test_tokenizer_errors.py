@@ -127,12 +127,12 @@ class TestErrors:
                 use(bad)
 
     def test_warnings(self, caplog):
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.INFO, logger="chaski"):
             load_tokenizer(changed(byte_level_metadata(), pre=None))
         assert "pre is missing" in caplog.text
         metadata = byte_level_metadata(merges=[FIRST_MERGE])
         metadata[KEY + "tokens"][0] = "[not a byte]"
-        with caplog.at_level(logging.INFO):
+        with caplog.at_level(logging.INFO, logger="chaski"):
             load_tokenizer(metadata).encode("x")
         assert "1 byte values have no token and are lost; the first is 0x21" in caplog.text
 

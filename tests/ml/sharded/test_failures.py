@@ -52,6 +52,7 @@ def test_a_lost_node_is_named(own_nodes: Nodes, tiny_llama: Path, monkeypatch: p
             llm.generate("once", num_predict=2)
 
 
+@pytest.mark.long
 def test_a_worker_ends_with_a_node_and_the_next_one_connects_anew(
     own_nodes: Nodes, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

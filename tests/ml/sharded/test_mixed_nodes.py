@@ -16,6 +16,7 @@ from tests.ml.sharded.members import KEY, Nodes, open_cpu
 from tests.tiny_llama import write_tiny_llama
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("split", ["layers", "rows"])
 def test_mixed_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, split: str) -> None:

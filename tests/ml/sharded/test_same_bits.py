@@ -109,6 +109,7 @@ def test_rows_in_shares(
     assert computed(path, None, 40) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("matrices", ["F32", "Q8_0"])
 def test_a_model_by_rows_of_three(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, matrices: str
@@ -225,6 +226,7 @@ def test_images(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, split: str, count
     np.testing.assert_array_equal(tiny_vision.logits(path, "two"), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", ["layers", "rows"])
 @pytest.mark.parametrize("kind", ["heads", "blocks"])
 def test_heads_that_propose(

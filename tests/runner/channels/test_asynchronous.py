@@ -208,6 +208,7 @@ def test_bad_ids(model: AsyncModel, ids: list[int]) -> None:
     assert str(found.value) == str(refused.value)
 
 
+@pytest.mark.long
 def test_closing_ends_what_is_not_answered(where: str, endless: dict[str, Any]) -> None:
     owner = opened(where)
     model = owner.asynchronous()

@@ -222,6 +222,7 @@ def test_a_cancelled_list_frees_its_slots(file: Path, kind: str, endless: dict[s
         assert min(asyncio.run(cancel(way.model)) for _ in range(3)) < 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", WAYS)
 def test_an_error_in_a_list_frees_its_slots(file: Path, kind: str, endless: dict[str, Any]) -> None:
     """Endless answers end together with the refused one."""

@@ -150,6 +150,7 @@ def test_every_line(name: str, act: Callable[[], None], tmp_path: Path) -> None:
     assert act is raise_exception or results["failed"] == 0
 
 
+@pytest.mark.long
 def test_signals_at_any_time(tmp_path: Path) -> None:
     """Another thread sends signals continuously while answers are made."""
     told = interrupted = 0

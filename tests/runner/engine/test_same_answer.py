@@ -10,6 +10,7 @@ import pytest
 
 import chaski
 from chaski.formats.quant import QuantType
+from tests.tiers import long_after
 from tests.tiny_llama import write_tiny_llama
 
 SYSTEM = "You are chaski's guide. " * 3
@@ -73,7 +74,7 @@ def expected(path: Path) -> list[chaski.Answer]:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("num_batch", [32, 512])
+@pytest.mark.parametrize("num_batch", long_after(1, [32, 512]))
 @pytest.mark.parametrize("prompt_cache", [True, False])
 def test_eight_requests_together(
     path: Path, expected: list[chaski.Answer], prompt_cache: bool, num_batch: int, threads: int

@@ -445,6 +445,7 @@ def test_a_request_that_is_left_while_it_comes_back_harms_no_other(tiny_llama: P
         assert list(answer(model).token_ids) == fresh(tiny_llama)
 
 
+@pytest.mark.long
 def test_processes_that_are_killed_leave_nothing_wrong(tmp_path: Path) -> None:
     kills = Kills(tmp_path, seed=1)
     kills.run(10)

@@ -10,6 +10,7 @@ import pytest
 import chaski
 from tests.cache_checks import assert_whole
 from tests.random_mixes import MODELS
+from tests.tiers import long_after
 from tests.tiny_vision import image
 from tests.vision_oracle import answers_at_once, said
 
@@ -27,7 +28,7 @@ def alone(path: Path | str, prompt: list[int], **options: Any) -> chaski.Answer:
         return model.generate(prompt, **SAMPLED, **options)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "gpt-oss", "llama4", "lfm2"])
+@pytest.mark.parametrize("name", long_after(2, ["llama", "gemma3", "qwen3", "gpt-oss", "llama4", "lfm2"]))
 def test_requests_that_share_a_prompt_shift_as_alone(name: str, tmp_path: Path) -> None:
     path = path_of(name, tmp_path)
     answers = {seed: alone(path, PROMPT, seed=seed) for seed in range(8)}

@@ -21,6 +21,7 @@ from tests.eagle3 import write_eagle3, write_quieter
 from tests.nextn import NEXTN, write_with_blocks
 from tests.own_heads import DATA, write_with_heads
 from tests.rewriting import all_tensors
+from tests.tiers import long_after
 
 NAMES = ("qwen35", "qwen35moe", "qwen3next")
 MORE = ("own-output", "two-heads")
@@ -78,9 +79,13 @@ OPTIONS: list[dict[str, Any]] = [
 # One model of each kind of draft has all options; others have two, one of which shifts.
 OF_EACH_KIND = ("qwen35", "qwen3", "gemma4", "qwen3 blocks", "step35 usual")
 CASES = [
-    (name, options)
-    for name in (*NAMES, *MORE, *DRAFTED, *ASSISTED, *BLOCKS, *OWN)
-    for options in (OPTIONS if name in OF_EACH_KIND else OPTIONS[:2])
+    *((name, options) for name in OF_EACH_KIND for options in OPTIONS),
+    *(
+        pytest.param(name, options, marks=pytest.mark.long)
+        for name in (*NAMES, *MORE, *DRAFTED, *ASSISTED, *BLOCKS, *OWN)
+        if name not in OF_EACH_KIND
+        for options in OPTIONS[:2]
+    ),
 ]
 
 
@@ -97,7 +102,7 @@ def test_the_answer_is_the_same(model: chaski.LLM, options: dict[str, Any]) -> N
     assert plain.done.proposed_tokens == 0
 
 
-@pytest.mark.parametrize("name", [*NAMES, "two-heads", *OWN])
+@pytest.mark.parametrize("name", long_after(4, [*NAMES, "two-heads", *OWN]))
 def test_the_numbers_are_those_of_the_model_without_them(folder: Path, name: str) -> None:
     whole, without = folder / f"{name}.gguf", folder / f"{name}-without.gguf"
     with open_gguf(whole) as file:

@@ -304,6 +304,7 @@ def test_any_bytes_are_refused_in_the_same_way(data: bytes) -> None:
         decode(data)
 
 
+@pytest.mark.long
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),

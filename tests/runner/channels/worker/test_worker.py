@@ -146,6 +146,7 @@ def test_a_huge_prompt(worker: Worker) -> None:
     assert answer.dropped_tokens > 100_000
 
 
+@pytest.mark.long
 def test_closing_a_stream_frees_its_slot(endless: dict[str, Any]) -> None:
     seconds = []
     with Worker("guide", threads=1, parallel=1) as worker:

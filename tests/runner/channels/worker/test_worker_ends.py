@@ -32,6 +32,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-"])
 def test_a_program_without_standard_streams_has_workers(streams: str, tmp_path: Path) -> None:
     """Otherwise the socket to the worker would become its standard stream and receive logs."""
@@ -89,6 +90,7 @@ def test_a_worker_that_is_killed_at_rest(worker: Worker) -> None:
     assert worker.generate("hello", num_predict=1, ignore_eos=True).done_reason == "length"
 
 
+@pytest.mark.long
 def test_a_request_to_a_worker_that_is_just_killed(worker: Worker) -> None:
     """Whether its end is known yet or not, no part of the request is lost, so another process answers it."""
     expected = worker.generate("hello", num_predict=3, temperature=0)
@@ -124,6 +126,7 @@ def test_what_a_worker_had_not_read_goes_to_the_next(worker: Worker, endless: di
             list(begun)
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_many_lives() -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
@@ -208,6 +211,7 @@ def test_a_parent_that_just_ends_closes_its_worker() -> None:
     assert not is_running(pid)
 
 
+@pytest.mark.long
 def test_ctrl_c_is_the_parents_affair() -> None:
     rest = """
 try:

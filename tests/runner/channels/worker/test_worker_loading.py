@@ -46,6 +46,7 @@ def test_load_options_are_checked_as_by_load(
     assert str(found.value) == str(refused.value)
 
 
+@pytest.mark.long
 def test_a_file_that_is_missing_at_first(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     with Worker(path, threads=1) as worker:
