@@ -22,96 +22,89 @@ __all__ = ["LineBlocks", "LineSearch"]
 Halves: TypeAlias = NDArray[np.float16]
 
 _LARGEST_HALF = np.float32(65504)
-_STEPS = np.array([0, -1, 1], np.float32)[:, None, None]
+_STEPS = np.array([0, -1, 1], np.float32)
+_CHOSEN_STEPS = np.stack([_STEPS.repeat(3), np.tile(_STEPS, 3)])  # for both multiples, by number of the line
 _NUM_SUMS = 6  # of `choose_lines`
 _SAME_DIRECTION = 1e-9
 
 
 class LineBlocks(Struct, frozen=True):
-    """Blocks whose elements are `d * scale * level - dmin * minimum`.
+    """Blocks whose elements are `unit * multiple * level - unit * multiple`.
 
-    d, dmin: float16, (blocks, 1). scales, minimums: small whole numbers, (blocks, sub-blocks). levels:
-    (blocks, elements). error: the weighted sum of each block, (blocks, 1).
+    units: of scales and of minimums, float16, (2, blocks). multiples: small whole numbers, (2, blocks,
+    sub-blocks). levels: (blocks, elements). error: the weighted sum of each block, (blocks,).
     """
 
-    d: Halves
-    dmin: Halves
-    scales: Floats
-    minimums: Floats
+    units: Halves
+    multiples: Floats
     levels: Bytes
     error: Floats
 
-    def or_better(self, other: LineBlocks) -> LineBlocks:
-        """Return the better one of each two blocks."""
-        is_better = other.error < self.error
-        names = self.__struct_fields__
-        return LineBlocks(*(np.where(is_better, getattr(other, name), getattr(self, name)) for name in names))
+    def take_better(self, other: LineBlocks) -> None:
+        """Replace the blocks that are better in `other`."""
+        better = np.flatnonzero(other.error < self.error)
+        self.units[:, better] = other.units[:, better]
+        self.multiples[:, better] = other.multiples[:, better]
+        self.levels[better] = other.levels[better]
+        self.error[better] = other.error[better]
 
 
 class LineSearch(Struct, frozen=True):
     """A search for multiples of two units near the best lines of sub-blocks.
 
     parts, weights: (sub-blocks of all blocks, elements). top: the highest level. top_scale: the highest
-    multiple. scales, minimums: the best lines, (blocks, sub-blocks).
+    multiple. lines: scales and minimums of the best lines, (2, blocks, sub-blocks).
     """
 
     parts: Floats
     weights: Floats
     top: int
     top_scale: int
-    scales: Floats
-    minimums: Floats
+    lines: Floats
 
-    def blocks(self, d: Floats, dmin: Floats) -> LineBlocks:
-        """Find blocks with these units, (blocks,) each, or with those that suit the found levels better."""
-        first, sums = self._with_units(d, dmin)
-        second, _ = self._with_units(*_best_units(first, sums))
-        return first.or_better(second)
+    def blocks(self, units: Floats) -> LineBlocks:
+        """Find blocks with these units, (2, blocks), or with those that suit the found levels better."""
+        found, sums = self._with_units(units)
+        second, _ = self._with_units(_best_units(found, sums))
+        found.take_better(second)
+        return found
 
-    def _with_units(self, *units: Floats) -> tuple[LineBlocks, Floats]:
+    def _with_units(self, units: Floats) -> tuple[LineBlocks, Floats]:
         """Return the best blocks with these units, and the sums of their sub-blocks."""
-        halves = [unit.clip(-_LARGEST_HALF, _LARGEST_HALF).astype(np.float16)[:, None] for unit in units]
-        d, dmin = (half.astype(np.float32) for half in halves)
-        scales, minimums = self._around(self.scales, d), self._around(self.minimums, dmin)
-        count, tries = len(self.parts), len(_STEPS)
+        halves = units.clip(-_LARGEST_HALF, _LARGEST_HALF).astype(np.float16)
+        stored = halves.astype(np.float32)[:, :, None]
+        nearest = nearest_levels(self.lines * reciprocal(stored), 0, self.top_scale)
+        tried = stored[:, None] * (nearest[:, None] + _STEPS[:, None, None]).clip(0, self.top_scale)
+        count = len(self.parts)
         choices, levels = np.empty(count, np.uint8), np.empty(self.parts.shape, np.uint8)
         sums = np.empty((count, _NUM_SUMS), np.float32)
         _native.choose_lines(
             self.parts,
             self.top,
-            (d * scales).reshape(tries, count),
-            (dmin * minimums).reshape(tries, count),
+            *tried.reshape(2, len(_STEPS), count),
             self.weights,
             choices,
             levels,
             sums,
         )
-        of_scale, of_minimum = np.divmod(choices.reshape(1, *self.scales.shape), tries)
-        scales = np.take_along_axis(scales, of_scale, axis=0)[0]
-        minimums = np.take_along_axis(minimums, of_minimum, axis=0)[0]
-        sums = sums.reshape(*scales.shape, _NUM_SUMS)
-        error = sums[:, :, 0].sum(axis=1, keepdims=True)
-        return LineBlocks(
-            halves[0], halves[1], scales, minimums, levels.reshape(len(scales), -1), error
-        ), sums
-
-    def _around(self, wanted: Floats, unit: Floats) -> Floats:
-        """Return the multiples of the unit around the wanted numbers, the nearest one first."""
-        nearest = nearest_levels(wanted * reciprocal(unit), 0, self.top_scale)
-        multiples: Floats = (nearest + _STEPS).clip(0, self.top_scale)
-        return multiples
+        multiples = nearest + _CHOSEN_STEPS.take(choices, axis=1).reshape(nearest.shape)
+        multiples.clip(0, self.top_scale, out=multiples)
+        blocks = halves.shape[1]
+        sums = sums.reshape(blocks, -1, _NUM_SUMS)
+        error = sums[:, :, 0].sum(axis=1)
+        return LineBlocks(halves, multiples, levels.reshape(blocks, -1), error), sums
 
 
-def _best_units(found: LineBlocks, sums: Floats) -> tuple[Floats, Floats]:
+def _best_units(found: LineBlocks, sums: Floats) -> Floats:
     """Return the units with the least error for the found levels, by weighted least squares."""
-    _, w, x, level, ll, xl = np.moveaxis(sums.astype(np.float64), 2, 0)
-    s, m = found.scales, found.minimums
-    of_pairs = (s * s * ll, s * m * level, m * m * w, s * xl, m * x)
-    ss, sm, mm, sx, mx = (each.sum(axis=1) for each in of_pairs)
+    _, w, x, level, ll, xl = np.ascontiguousarray(np.moveaxis(sums, 2, 0), np.float64)
+    s, m = found.multiples.astype(np.float64)
+    of_pairs = np.stack([s * s * ll, s * m * level, m * m * w, s * xl, m * x])
+    ss, sm, mm, sx, mx = of_pairs.sum(axis=2)
     determinant = ss * mm - sm * sm
     is_line = determinant > _SAME_DIRECTION * ss * mm
     determinant = np.where(is_line, determinant, 1)
     through_zero = sx / np.where(ss > 0, ss, 1)
     d = np.where(is_line, (sx * mm - sm * mx) / determinant, through_zero)
     dmin = np.where(is_line, (sx * sm - ss * mx) / determinant, 0).clip(0)
-    return d.astype(np.float32), dmin.astype(np.float32)
+    return np.stack([d, dmin]).astype(np.float32)

@@ -74,12 +74,13 @@ def _affine(
     size, top, top_scale = sizes
     parts = values.reshape(-1, size)
     part_weights = (element_weights(values) if weights is None else weights).reshape(-1, size)
-    scales, minimums = (fit.reshape(len(values), -1) for fit in fit_affine(parts, top, part_weights))
-    sums = _sums(part_weights, scales.shape)
-    search = LineSearch(parts, part_weights, top, top_scale, scales, minimums)
-    found = search.blocks(fit_scales(scales, top_scale, sums), fit_scales(minimums, top_scale, sums))
-    blocks["d"], blocks["dmin"] = found.d[:, 0], found.dmin[:, 0]
-    return found.levels, found.scales.astype(np.uint8), found.minimums.astype(np.uint8)
+    lines = np.stack(fit_affine(parts, top, part_weights)).reshape(2, len(values), -1)
+    sums = _sums(part_weights, lines[0].shape)
+    search = LineSearch(parts, part_weights, top, top_scale, lines)
+    found = search.blocks(np.stack([fit_scales(each, top_scale, sums) for each in lines]))
+    blocks["d"], blocks["dmin"] = found.units
+    scales, minimums = found.multiples.astype(np.uint8)
+    return found.levels, scales, minimums
 
 
 def _encode_q3_k(values: Floats, weights: Floats | None) -> PackedBlocks:
