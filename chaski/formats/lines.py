@@ -74,14 +74,16 @@ class LineSearch(Struct, frozen=True):
         halves = units.clip(-_LARGEST_HALF, _LARGEST_HALF).astype(np.float16)
         stored = halves.astype(np.float32)[:, :, None]
         nearest = nearest_levels(self.lines * reciprocal(stored), 0, self.top_scale)
-        tried = stored[:, None] * (nearest[:, None] + _STEPS[:, None, None]).clip(0, self.top_scale)
         count = len(self.parts)
+        tried = stored[:, None] * (nearest[:, None] + _STEPS[:, None, None]).clip(0, self.top_scale)
+        scales, minimums = tried.reshape(2, len(_STEPS), count)
         choices, levels = np.empty(count, np.uint8), np.empty(self.parts.shape, np.uint8)
         sums = np.empty((count, _NUM_SUMS), np.float32)
         _native.choose_lines(
             self.parts,
             self.top,
-            *tried.reshape(2, len(_STEPS), count),
+            scales,
+            minimums,
             self.weights,
             choices,
             levels,
@@ -89,10 +91,9 @@ class LineSearch(Struct, frozen=True):
         )
         multiples = nearest + _CHOSEN_STEPS.take(choices, axis=1).reshape(nearest.shape)
         multiples.clip(0, self.top_scale, out=multiples)
-        blocks = halves.shape[1]
-        sums = sums.reshape(blocks, -1, _NUM_SUMS)
-        error = sums[:, :, 0].sum(axis=1)
-        return LineBlocks(halves, multiples, levels.reshape(blocks, -1), error), sums
+        of_blocks = sums.reshape(*multiples.shape[1:], _NUM_SUMS)
+        error = of_blocks[:, :, 0].sum(axis=1)
+        return LineBlocks(halves, multiples, levels.reshape(len(error), -1), error), of_blocks
 
 
 def _best_units(found: LineBlocks, sums: Floats) -> Floats:

@@ -1,4 +1,5 @@
-// Vector functions for the kernels between the matrix products: division, maxima, exp, sums over lanes.
+// Vector functions for the kernels between the matrix products: division, maxima, choices, exp, sums over
+// lanes.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace chaski::CHASKI_ISA {
 
-// max and min return the second operand when it is NaN, so that no NaN is lost.
+// max and min return the second operand when it is NaN, so that no NaN is lost. if_above returns lanes of x
+// where a > b, and of y elsewhere.
 #if defined(CHASKI_CUDA)
 CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {a.v / b.v}; }
 CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {a.v > b.v ? a.v : b.v}; }
@@ -18,6 +20,9 @@ inline constexpr int kRegisters = 32;
 CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
 CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+CHASKI_INLINE F32x16 if_above(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+    return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ), y.v, x.v)};
+}
 CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
@@ -31,6 +36,10 @@ CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) {
 }
 CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) {
     return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+CHASKI_INLINE F32x16 if_above(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+    return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ)),
+            _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))};
 }
 CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
     auto* to = reinterpret_cast<__m128i*>(p);
@@ -48,6 +57,9 @@ CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) {
 CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) {
     return quarters<F32x16>([&](int i) { return vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); });
 }
+CHASKI_INLINE F32x16 if_above(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+    return quarters<F32x16>([&](int i) { return vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), x.v[i], y.v[i]); });
+}
 CHASKI_INLINE void store_f16(uint16_t* p, F32x16 a) {
     for (int i = 0; i < 4; ++i) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.v[i])));
 }
@@ -56,6 +68,7 @@ inline constexpr int kRegisters = 16;
 CHASKI_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {a.v / b.v}; }
 CHASKI_INLINE F32x16 max(F32x16 a, F32x16 b) { return {a.v > b.v ? a.v : b.v}; }
 CHASKI_INLINE F32x16 min(F32x16 a, F32x16 b) { return {a.v < b.v ? a.v : b.v}; }
+CHASKI_INLINE F32x16 if_above(F32x16 a, F32x16 b, F32x16 x, F32x16 y) { return {a.v > b.v ? x.v : y.v}; }
 // Single to half precision, to nearest even. One float addition rounds subnormal results.
 CHASKI_INLINE uint16_t f32_to_f16(float x) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, x);

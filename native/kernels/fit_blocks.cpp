@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "entry_points.h"
-#include "vector_math.h"
+#include "lanes.h"
 
 namespace chaski::CHASKI_ISA {
 namespace {
@@ -13,18 +13,19 @@ constexpr float kNoSpread = 1e-15f, kSameLevels = 1e-6f;
 // Differences that only rounding causes. Values on a grid lie on many lines exactly; the first one is kept.
 constexpr float kSameError = 1e-12f, kSameGain = 1.0f + 2e-7f;
 
-struct alignas(64) Lanes {
-    float v[kLanes];
-};
+CHASKI_INLINE F32x16 below_zero(F32x16 x) { return if_above(splat(0.0f), x, x, splat(0.0f)); }
+// 1 / x, and 0 where x is 0 or negligible.
+CHASKI_INLINE F32x16 reciprocal(F32x16 x) {
+    return if_above(size_of(x), splat(kNoSpread), splat(1.0f) / x, splat(0.0f));
+}
 
-CHASKI_INLINE float reciprocal(float x) { return std::fabs(x) > kNoSpread ? 1.0f / x : 0.0f; }
-CHASKI_INLINE float below_zero(float x) { return x < 0.0f ? x : 0.0f; }
-
-// The elements of up to 16 sub-blocks, one vector per element; missing sub-blocks are zeros.
+// Whole numbers of 0 to 255 of 16 sub-blocks, as rows.
 template <int kElements>
-void transpose(const float* x, int64_t count, Lanes (&out)[kElements]) {
-    for (int i = 0; i < kElements; ++i)
-        for (int r = 0; r < kLanes; ++r) out[i].v[r] = r < count ? x[r * kElements + i] : 0.0f;
+void to_bytes(const Lanes (&x)[kElements], uint8_t (&out)[kLanes * kElements]) {
+    alignas(64) float rows[kLanes * kElements];
+    to_rows(x, rows);
+    for (int i = 0; i < kLanes * kElements; i += kLanes)
+        store_bytes(out + i, truncate_to_i32(load_f32(rows + i)));
 }
 
 CHASKI_INLINE F32x16 nearest(F32x16 x, F32x16 low, F32x16 high) {
@@ -54,159 +55,146 @@ class LineSearch {
     // weights: the elements' shares in the error; null for |x| + the root mean square of the sub-block.
     LineSearch(const float* x, const float* weights, int64_t count, float top)
         : is_weighted_(weights != nullptr), top_(top) {
-        transpose(x, count, x_);
-        if (is_weighted_) transpose(weights, count, weight_);
-        F32x16 squares = splat(0.0f), low = load_f32(x_[0].v), high = low;
+        to_lanes(x, count, x_);
+        F32x16 low = load_f32(x_[0].v), high = low;
         for (const Lanes& each : x_) {
-            const F32x16 value = load_f32(each.v);
-            squares = squares + value * value;
-            low = min(low, value);
-            high = max(high, value);
+            low = min(low, load_f32(each.v));
+            high = max(high, load_f32(each.v));
         }
-        Lanes mean;
-        store_f32(mean.v, squares);
-        store_f32(low_.v, low);
-        store_f32(high_.v, high);
-        for (int r = 0; r < kLanes; ++r) {
-            mean.v[r] = std::sqrt(mean.v[r] / kElements);
-            low_.v[r] = below_zero(low_.v[r]);
-            scale_.v[r] = 0.0f;
-            error_.v[r] = INFINITY;
+        high_ = high;
+        lowest_ = low_ = below_zero(low);
+        scale_ = pivot_ = splat(0.0f);
+        error_ = splat(INFINITY);
+        if (is_weighted_) {
+            to_lanes(weights, count, weight_);
+            find_pivots();
+        } else {
+            weigh();
         }
-        lowest_ = low_;
-        if (is_weighted_) find_pivots();
-        if (!is_weighted_) weigh(load_f32(mean.v));
         sum_up();
     }
 
     // Tries a line with this many intervals up to the highest value: from the lowest value with weights,
     // which finds the line of values that lie on one, and else from the start of the best line.
     void propose_span(float intervals) {
-        const Lanes start = is_weighted_ ? lowest_ : low_;
-        Lanes inverse;
-        for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(high_.v[r] - start.v[r]) * intervals;
-        propose(inverse, start);
+        const F32x16 start = is_weighted_ ? lowest_ : low_;
+        propose(reciprocal(high_ - start) * splat(intervals), start);
     }
 
-    void propose_again() {
-        Lanes inverse;
-        for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(scale_.v[r]);
-        propose(inverse, low_);
-    }
+    void propose_again() { propose(reciprocal(scale_), low_); }
 
     void write(int64_t count, float* scales, float* minimums) const {
-        for (int64_t r = 0; r < count; ++r) {
-            scales[r] = scale_.v[r];
-            minimums[r] = 0.0f - low_.v[r];
-        }
+        store_f32(scales, scale_, static_cast<int>(count));
+        store_f32(minimums, splat(0.0f) - low_, static_cast<int>(count));
     }
 
    private:
-    void weigh(F32x16 mean) {
-        for (int i = 0; i < kElements; ++i) {
-            const F32x16 x = load_f32(x_[i].v);
-            store_f32(weight_[i].v, max(x, -x) + mean);
-        }
+    void weigh() {
+        F32x16 squares = splat(0.0f);
+        for (const Lanes& each : x_) squares = squares + load_f32(each.v) * load_f32(each.v);
+        Lanes mean;
+        store_f32(mean.v, squares);
+        for (float& each : mean.v) each = std::sqrt(each / kElements);
+        for (int i = 0; i < kElements; ++i)
+            store_f32(weight_[i].v, size_of(load_f32(x_[i].v)) + load_f32(mean.v));
     }
 
     void find_pivots() {
-        Lanes largest{};
+        F32x16 largest = splat(0.0f);
         for (int i = 0; i < kElements; ++i) {
-            for (int r = 0; r < kLanes; ++r) {
-                const bool is_larger = weight_[i].v[r] > largest.v[r];
-                largest.v[r] = is_larger ? weight_[i].v[r] : largest.v[r];
-                pivot_.v[r] = is_larger ? x_[i].v[r] : pivot_.v[r];
-            }
+            const F32x16 weight = load_f32(weight_[i].v);
+            pivot_ = if_above(weight, largest, load_f32(x_[i].v), pivot_);
+            largest = if_above(weight, largest, weight, largest);
         }
     }
 
     void sum_up() {
-        const F32x16 pivot = load_f32(pivot_.v);
         F32x16 w = splat(0.0f), wx = w, wxx = w;
         for (int i = 0; i < kElements; ++i) {
-            const F32x16 x = load_f32(x_[i].v) - pivot, weight = load_f32(weight_[i].v), product = weight * x;
+            const F32x16 x = load_f32(x_[i].v) - pivot_, weight = load_f32(weight_[i].v),
+                         product = weight * x;
+            store_f32(from_pivot_[i].v, x);
             w = w + weight;
             wx = wx + product;
             wxx = wxx + product * x;
         }
-        store_f32(sum_w_.v, w);
-        store_f32(sum_x_.v, wx);
-        store_f32(sum_xx_.v, wxx);
+        sum_w_ = w;
+        sum_x_ = wx;
+        sum_xx_ = wxx;
     }
 
-    void propose(const Lanes& inverse, const Lanes& first) {
-        const F32x16 by = load_f32(inverse.v), low = load_f32(first.v), zero = splat(0.0f), top = splat(top_);
-        const F32x16 pivot = load_f32(pivot_.v);
+    void propose(F32x16 inverse, F32x16 start) {
+        const F32x16 from_start = -start, zero = splat(0.0f), top = splat(top_);
         const auto level_of = [&](F32x16 x) __attribute__((always_inline)) {
-            return nearest((x + -low) * by, zero, top);
+            return nearest((x + from_start) * inverse, zero, top);
         };
-        const F32x16 pivot_level = is_weighted_ ? level_of(pivot) : zero;
+        const F32x16 at = is_weighted_ ? level_of(pivot_) : zero, from_at = -at;
         F32x16 l = zero, ll = zero, xl = zero;
         for (int i = 0; i < kElements; ++i) {
-            const F32x16 x = load_f32(x_[i].v), level = level_of(x) - pivot_level;
+            const F32x16 whole = level_of(load_f32(x_[i].v)), level = whole + from_at;
+            store_f32(level_[i].v, whole);
             const F32x16 weighted = load_f32(weight_[i].v) * level;
             l = l + weighted;
             ll = ll + weighted * level;
-            xl = xl + weighted * (x - pivot);
+            xl = xl + weighted * load_f32(from_pivot_[i].v);
         }
-        Lanes sum_l, sum_ll, sum_xl, at;
-        store_f32(sum_l.v, l);
-        store_f32(sum_ll.v, ll);
-        store_f32(sum_xl.v, xl);
-        store_f32(at.v, pivot_level);
-        Line line;
-        for (int r = 0; r < kLanes; ++r) fit(r, sum_l.v[r], sum_ll.v[r], sum_xl.v[r], at.v[r], line);
-        if (is_weighted_) {
-            const F32x16 scale = load_f32(line.scale.v), start = load_f32(line.low.v);
-            F32x16 error = zero;
-            for (int i = 0; i < kElements; ++i) {
-                const F32x16 x = load_f32(x_[i].v), rest = (scale * level_of(x) + start) - x;
-                error = error + load_f32(weight_[i].v) * (rest * rest);
-            }
-            store_f32(line.error.v, error);
-        }
-        for (int r = 0; r < kLanes; ++r) keep_better(r, line);
+        Line line = fit(l, ll, xl, at);
+        if (is_weighted_) line.error = error_of(line);
+        keep_better(line);
     }
 
     struct Line {
-        Lanes scale, low, error;
+        F32x16 scale, low, error;
     };
 
     // The weighted least-squares line over the levels. It goes through zero if it would start above zero, or
-    // if all levels are the same. The sums are about the pivot, whose level is `at`.
-    CHASKI_INLINE void fit(int r, float l, float ll, float xl, float at, Line& line) {
-        const float w = sum_w_.v[r], x = sum_x_.v[r], pivot = pivot_.v[r];
-        const float determinant = w * ll - l * l;
-        const float inverse = determinant > kSameLevels * w * ll ? reciprocal(determinant) : 0.0f;
-        const float start = ((ll * x - l * xl) * inverse + pivot) - (w * xl - l * x) * inverse * at;
-        const float slope = (w * xl - l * x) * inverse;
-        const bool through_zero = start > 0.0f || inverse == 0.0f;
-        const float from_zero = ll + at * (2.0f * l + at * w);
-        const float product = (xl + at * x) + pivot * (l + at * w);
-        const float scale = through_zero ? product * reciprocal(from_zero) : slope;
-        const float low = through_zero ? 0.0f : below_zero(start);
-        const float slope_part = scale * (scale * ll - 2.0f * xl);
-        const float low_part = low * (low * w + 2.0f * (scale * l - x));
-        line.scale.v[r] = scale;
-        line.low.v[r] = low;
-        line.error.v[r] = (sum_xx_.v[r] + slope_part) + low_part;
+    // if all levels are the same. The sums are about the pivot, whose level is `at`. The error is that of
+    // exact sums.
+    CHASKI_INLINE Line fit(F32x16 l, F32x16 ll, F32x16 xl, F32x16 at) const {
+        const F32x16 w = sum_w_, x = sum_x_, zero = splat(0.0f), two = splat(2.0f);
+        const F32x16 determinant = w * ll - l * l;
+        const F32x16 inverse =
+            if_above(determinant, splat(kSameLevels) * w * ll, reciprocal(determinant), zero);
+        const F32x16 slope = (w * xl - l * x) * inverse;
+        const F32x16 start = ((ll * x - l * xl) * inverse + pivot_) - slope * at;
+        const F32x16 product = (xl + at * x) + pivot_ * (l + at * w);
+        const F32x16 through_zero = product * reciprocal(ll + at * (two * l + at * w));
+        Line line;
+        line.scale = if_above(start, zero, through_zero, if_above(inverse, zero, slope, through_zero));
+        line.low = if_above(inverse, zero, below_zero(start), zero);
+        const F32x16 slope_part = line.scale * (line.scale * ll - two * xl);
+        const F32x16 low_part = line.low * (line.low * w + two * (line.scale * l - x));
+        line.error = (sum_xx_ + slope_part) + low_part;
+        return line;
     }
 
-    CHASKI_INLINE void keep_better(int r, const Line& line) {
-        const float least = error_.v[r] - kSameError * sum_xx_.v[r];
-        const bool better = line.error.v[r] < least && line.scale.v[r] > 0.0f;
-        error_.v[r] = better ? line.error.v[r] : error_.v[r];
-        scale_.v[r] = better ? line.scale.v[r] : scale_.v[r];
-        low_.v[r] = better ? line.low.v[r] : low_.v[r];
+    // The sum of the elements' errors, which is more exact than the difference of large sums.
+    CHASKI_INLINE F32x16 error_of(const Line& line) const {
+        const F32x16 scale = -line.scale, low = -line.low;
+        F32x16 error = splat(0.0f);
+        for (int i = 0; i < kElements; ++i) {
+            const F32x16 rest = (scale * load_f32(level_[i].v) + low) + load_f32(x_[i].v);
+            error = error + load_f32(weight_[i].v) * (rest * rest);
+        }
+        return error;
+    }
+
+    CHASKI_INLINE void keep_better(const Line& line) {
+        const F32x16 least = error_ - splat(kSameError) * sum_xx_;
+        const F32x16 error = if_above(line.scale, splat(0.0f), line.error, splat(INFINITY));
+        scale_ = if_above(least, error, line.scale, scale_);
+        low_ = if_above(least, error, line.low, low_);
+        error_ = if_above(least, error, error, error_);
     }
 
     bool is_weighted_;
     float top_;
-    Lanes x_[kElements], weight_[kElements];
+    Lanes x_[kElements], weight_[kElements], from_pivot_[kElements];
+    Lanes level_[kElements];  // of the line that was proposed last
     // The element of largest weight. A weight may exceed the others a millionfold, and sums about that
     // element keep the small ones. 0 without weights.
-    Lanes pivot_{};
-    Lanes lowest_, low_, high_, scale_, error_, sum_w_, sum_x_, sum_xx_;
+    F32x16 pivot_;
+    F32x16 lowest_, low_, high_, scale_, error_, sum_w_, sum_x_, sum_xx_;
 };
 
 // Whole levels within a range.
@@ -249,21 +237,19 @@ class ListedLevels {
 template <int kElements, class Levels>
 void fit_16(const float* x, const float* weights, int64_t count, const Levels& levels, const float* places,
             int64_t num_places, float* scales) {
-    Lanes values[kElements], weight[kElements], inverse, largest{}, extreme{}, best{}, gains{};
-    transpose(x, count, values);
-    if (weights != nullptr) transpose(weights, count, weight);
+    Lanes values[kElements], weight[kElements];
+    to_lanes(x, count, values);
+    if (weights != nullptr) to_lanes(weights, count, weight);
+    F32x16 largest = splat(0.0f), extreme = largest, best = largest, gains = largest;
     for (int i = 0; i < kElements; ++i) {
-        const Lanes& each = values[i];
-        if (weights == nullptr) store_f32(weight[i].v, load_f32(each.v) * load_f32(each.v));
-        for (int r = 0; r < kLanes; ++r) {
-            const float size = std::fabs(each.v[r]);
-            extreme.v[r] = size > largest.v[r] ? each.v[r] : extreme.v[r];
-            largest.v[r] = size > largest.v[r] ? size : largest.v[r];
-        }
+        const F32x16 value = load_f32(values[i].v), size = size_of(value);
+        if (weights == nullptr) store_f32(weight[i].v, value * value);
+        extreme = if_above(size, largest, value, extreme);
+        largest = if_above(size, largest, size, largest);
     }
-    for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(extreme.v[r]);
+    const F32x16 inverse = reciprocal(extreme);
     for (int64_t place = 0; place < num_places; ++place) {
-        const F32x16 by = load_f32(inverse.v) * splat(places[place]);
+        const F32x16 by = inverse * splat(places[place]);
         F32x16 ll = splat(0.0f), xl = ll;
         for (int i = 0; i < kElements; ++i) {
             const F32x16 value = load_f32(values[i].v), level = levels(value * by);
@@ -271,17 +257,11 @@ void fit_16(const float* x, const float* weights, int64_t count, const Levels& l
             ll = ll + weighted * level;
             xl = xl + weighted * value;
         }
-        Lanes sum_ll, sum_xl;
-        store_f32(sum_ll.v, ll);
-        store_f32(sum_xl.v, xl);
-        for (int r = 0; r < kLanes; ++r) {
-            const float scale = sum_xl.v[r] * reciprocal(sum_ll.v[r]), gain = scale * sum_xl.v[r];
-            const bool is_better = gain > kSameGain * gains.v[r];
-            best.v[r] = is_better ? scale : best.v[r];
-            gains.v[r] = is_better ? gain : gains.v[r];
-        }
+        const F32x16 scale = xl * reciprocal(ll), gain = scale * xl, least = splat(kSameGain) * gains;
+        best = if_above(gain, least, scale, best);
+        gains = if_above(gain, least, gain, gains);
     }
-    for (int64_t r = 0; r < count; ++r) scales[r] = best.v[r];
+    store_f32(scales, best, static_cast<int>(count));
 }
 
 template <class Levels>
@@ -300,60 +280,56 @@ void fit(const SubBlocks& x, const Levels& levels, const float* places, int64_t 
 template <int kElements>
 void choose_16(const SubBlocks& x, int64_t begin, int64_t count, float top, const Lines& lines,
                const ChosenLines& out) {
-    Lanes values[kElements], weight[kElements], least, scale{}, minimum{}, tried, start, inverse;
-    transpose(x.values + kElements * begin, count, values);
-    transpose(x.weights + kElements * begin, count, weight);
-    const auto level_of = [&](int i) __attribute__((always_inline)) {
-        const F32x16 from_start = load_f32(values[i].v) + load_f32(start.v);
-        return nearest(from_start * load_f32(inverse.v), splat(0.0f), splat(top));
-    };
-    const auto error_of = [&](int i, F32x16 level) __attribute__((always_inline)) {
-        const F32x16 rest = (load_f32(tried.v) * level - load_f32(start.v)) - load_f32(values[i].v);
-        return load_f32(weight[i].v) * (rest * rest);
-    };
-    uint8_t choice[kLanes] = {};
+    Lanes values[kElements], weight[kElements];
+    to_lanes(x.values + kElements * begin, count, values);
+    to_lanes(x.weights + kElements * begin, count, weight);
+    const F32x16 zero = splat(0.0f), tops = splat(top);
+    F32x16 least = zero, scale = zero, minimum = zero, choice = zero;
     for (int64_t line = 0; line < lines.count * lines.count; ++line) {
-        const float* scales = lines.scales + line / lines.count * x.count + begin;
-        const float* minimums = lines.minimums + line % lines.count * x.count + begin;
-        for (int r = 0; r < kLanes; ++r) {
-            tried.v[r] = r < count ? scales[r] : 0.0f;
-            start.v[r] = r < count ? minimums[r] : 0.0f;
-            inverse.v[r] = reciprocal(tried.v[r]);
+        const auto own = [&](const float* all, int64_t number) {
+            return load_f32(all + number * x.count + begin, static_cast<int>(count));
+        };
+        const F32x16 tried = own(lines.scales, line / lines.count), inverse = reciprocal(tried);
+        const F32x16 start = own(lines.minimums, line % lines.count), down = -tried;
+        F32x16 error = zero;
+        for (int i = 0; i < kElements; ++i) {
+            const F32x16 value = load_f32(values[i].v),
+                         level = nearest((value + start) * inverse, zero, tops);
+            const F32x16 rest = (down * level + start) + value;
+            error = error + load_f32(weight[i].v) * (rest * rest);
         }
-        F32x16 error = splat(0.0f);
-        for (int i = 0; i < kElements; ++i) error = error + error_of(i, level_of(i));
-        Lanes errors;
-        store_f32(errors.v, error);
-        for (int r = 0; r < kLanes; ++r) {
-            const bool is_better = line == 0 || errors.v[r] < least.v[r];
-            least.v[r] = is_better ? errors.v[r] : least.v[r];
-            scale.v[r] = is_better ? tried.v[r] : scale.v[r];
-            minimum.v[r] = is_better ? start.v[r] : minimum.v[r];
-            choice[r] = is_better ? static_cast<uint8_t>(line) : choice[r];
+        if (line == 0) {
+            scale = tried, minimum = start, least = error;
+            continue;
         }
+        scale = if_above(least, error, tried, scale);
+        minimum = if_above(least, error, start, minimum);
+        choice = if_above(least, error, splat(static_cast<float>(line)), choice);
+        least = if_above(least, error, error, least);
     }
-    for (int r = 0; r < kLanes; ++r) inverse.v[r] = reciprocal(scale.v[r]);
-    start = minimum;
-    F32x16 w = splat(0.0f), wx = w, l = w, ll = w, xl = w;
+    const F32x16 inverse = reciprocal(scale);
+    F32x16 w = zero, wx = w, l = w, ll = w, xl = w;
+    Lanes levels[kElements];
     for (int i = 0; i < kElements; ++i) {
-        const F32x16 share = load_f32(weight[i].v), level = level_of(i), value = load_f32(values[i].v);
-        const F32x16 weighted = share * level;
+        const F32x16 share = load_f32(weight[i].v), value = load_f32(values[i].v);
+        const F32x16 level = nearest((value + minimum) * inverse, zero, tops), weighted = share * level;
+        store_f32(levels[i].v, level);
         w = w + share;
         wx = wx + share * value;
         l = l + weighted;
         ll = ll + weighted * level;
         xl = xl + weighted * value;
-        int32_t whole[kLanes];
-        store_i32(whole, truncate_to_i32(level));
-        for (int64_t r = 0; r < count; ++r)
-            out.levels[kElements * (begin + r) + i] = static_cast<uint8_t>(whole[r]);
     }
-    Lanes sums[kLineSums] = {least};
-    const F32x16 others[] = {w, wx, l, ll, xl};
-    for (int k = 1; k < kLineSums; ++k) store_f32(sums[k].v, others[k - 1]);
-    for (int64_t r = 0; r < count; ++r) {
-        out.choices[begin + r] = choice[r];
-        for (int k = 0; k < kLineSums; ++k) out.sums[kLineSums * (begin + r) + k] = sums[k].v[r];
+    uint8_t bytes[kLanes * kElements], choices[kLanes];
+    to_bytes(levels, bytes);
+    __builtin_memcpy(out.levels + kElements * begin, bytes, static_cast<std::size_t>(kElements * count));
+    store_bytes(choices, truncate_to_i32(choice));
+    __builtin_memcpy(out.choices + begin, choices, static_cast<std::size_t>(count));
+    const F32x16 sums[kLineSums] = {least, w, wx, l, ll, xl};
+    for (int k = 0; k < kLineSums; ++k) {
+        Lanes each;
+        store_f32(each.v, sums[k]);
+        for (int64_t r = 0; r < count; ++r) out.sums[kLineSums * (begin + r) + k] = each.v[r];
     }
 }
 

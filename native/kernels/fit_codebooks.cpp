@@ -1,13 +1,14 @@
 // Scales and entries of the types with codebooks (codebooks.h). The levels of 8 or 4 elements must be an
 // entry.
 //
-// The search for a scale ignores the codebook: a lane is a scale, and each element takes its nearest level.
-// The entries are then the best ones for the scale that is stored.
+// The search for a scale ignores the codebook: a lane is a sub-block, and each element takes its nearest
+// level. The entries are then the best ones for the scale that is stored.
 #include <cmath>
 
 #include "codebooks.h"
 #include "entry_points.h"
-#include "vector_math.h"
+#include "entry_search.h"
+#include "lanes.h"
 
 namespace chaski::CHASKI_ISA {
 namespace {
@@ -15,23 +16,10 @@ namespace {
 // Elements of the same size have the same gain with each level. The highest level is tried first and kept,
 // because most codebooks have an entry of it alone.
 constexpr float kSameFit = 1.0f + 1e-5f;
-constexpr float kNoSize = 1e-15f, kDelta = 0.125f, kOneSize = 0.5f, kUsual = 6.0f;
+constexpr float kNoSize = 1e-15f, kDelta = 0.125f, kOneSize = 0.5f;
 // The scales for which entries are compared, over the best one without a codebook.
 constexpr float kTriedScales[] = {1.0f, 0.91f, 1.11f, 0.83f};
-constexpr int kMostElements = 32, kMostGroups = 4, kMostLevels = 8, kMostEntries = 2048, kScales = 32;
-
-// A codebook: entries are words of levels, 2 bits each for groups of 8 elements, 3 bits for groups of 4.
-struct EntryBook {
-    const uint16_t* words;
-    int entries, group, levels;
-    float values[kMostLevels];
-    bool is_signed;   // the entries are magnitudes
-    bool is_even;     // the number of negative signs of 8 elements is even
-    float low, high;  // the levels of the largest magnitude that are tried, as shares of the highest one
-    int tries = 1;    // of scales with entries
-    bool is_lowest_alone = false;                      // the only entry of one level has the lowest
-    alignas(64) uint8_t fields[4][kMostEntries] = {};  // four bits of a word (two elements), or three (one)
-};
+constexpr int kMostGroups = 8, kMostOctets = 4, kScales = 32;
 
 EntryBook without_fields(DType type) {
     switch (type) {
@@ -60,263 +48,153 @@ EntryBook book_of(DType type) {
     return book;
 }
 
-// step_up: x + step where x's lane of `at` is above the middle.
-// Of 64 bytes: sums, 255 at most; the smaller ones; and a bit for each byte that is at most `top`.
-#if defined(__AVX512F__)
-CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
-    const __mmask16 above = _mm512_cmp_ps_mask(at.v, _mm512_set1_ps(middle), _CMP_GT_OQ);
-    return {_mm512_mask_add_ps(x.v, above, x.v, _mm512_set1_ps(step))};
-}
-CHASKI_INLINE U8x64 add_saturated(U8x64 a, U8x64 b) { return {_mm512_adds_epu8(a.v, b.v)}; }
-CHASKI_INLINE U8x64 least_bytes(U8x64 a, U8x64 b) { return {_mm512_min_epu8(a.v, b.v)}; }
-CHASKI_INLINE uint64_t at_most(U8x64 a, uint8_t top) {
-    return _mm512_cmple_epu8_mask(a.v, _mm512_set1_epi8(static_cast<char>(top)));
-}
-#elif defined(__AVX2__)
-CHASKI_INLINE __m256 step_up_half(__m256 x, __m256 at, float middle, float step) {
-    const __m256 above = _mm256_cmp_ps(at, _mm256_set1_ps(middle), _CMP_GT_OQ);
-    return _mm256_add_ps(x, _mm256_and_ps(above, _mm256_set1_ps(step)));
-}
-CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
-    return {step_up_half(x.lo, at.lo, middle, step), step_up_half(x.hi, at.hi, middle, step)};
-}
-CHASKI_INLINE U8x64 add_saturated(U8x64 a, U8x64 b) {
-    return {_mm256_adds_epu8(a.lo, b.lo), _mm256_adds_epu8(a.hi, b.hi)};
-}
-CHASKI_INLINE U8x64 least_bytes(U8x64 a, U8x64 b) {
-    return {_mm256_min_epu8(a.lo, b.lo), _mm256_min_epu8(a.hi, b.hi)};
-}
-CHASKI_INLINE uint64_t at_most(U8x64 a, uint8_t top) {
-    const __m256i tops = _mm256_set1_epi8(static_cast<char>(top));
-    const auto half = [&](__m256i x) __attribute__((always_inline)) {
-        return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(x, tops), x)));
-    };
-    return half(a.lo) | uint64_t{half(a.hi)} << 32;
-}
-#else
-CHASKI_INLINE F32x16 step_up(F32x16 x, F32x16 at, float middle, float step) {
-    float sum[kLanes], places[kLanes];
-    store_f32(sum, x);
-    store_f32(places, at);
-    for (int r = 0; r < kLanes; ++r) sum[r] = places[r] > middle ? sum[r] + step : sum[r];
-    return load_f32(sum);
-}
-template <class F>
-CHASKI_INLINE U8x64 each_byte(U8x64 a, U8x64 b, const F& of) {
-    uint8_t x[64], y[64];
-    store_u8(x, a);
-    store_u8(y, b);
-    for (int r = 0; r < 64; ++r) x[r] = static_cast<uint8_t>(of(x[r], y[r]));
-    return load_u8(x);
-}
-CHASKI_INLINE U8x64 add_saturated(U8x64 a, U8x64 b) {
-    return each_byte(a, b, [](int x, int y) { return x + y < 255 ? x + y : 255; });
-}
-CHASKI_INLINE U8x64 least_bytes(U8x64 a, U8x64 b) {
-    return each_byte(a, b, [](int x, int y) { return x < y ? x : y; });
-}
-CHASKI_INLINE uint64_t at_most(U8x64 a, uint8_t top) {
-    uint8_t x[64];
-    store_u8(x, a);
-    uint64_t found = 0;
-    for (int r = 0; r < 64; ++r) found |= uint64_t{x[r] <= top} << r;
-    return found;
-}
-#endif
-
-// A sub-block as its entries see it: with magnitudes if the signs are stored elsewhere, one bit each in
-// `signs`. If the number of negative signs must be even, the element that matters least takes the wrong one.
+// 16 sub-blocks as their entries see them: with magnitudes if the signs are stored elsewhere. If the number
+// of negative signs of 8 elements must be even, the element that matters least takes the wrong one.
+template <int kElements>
 struct Prepared {
-    float x[kMostElements];
-    uint8_t signs[kMostGroups];
-    float largest, smallest;
+    Lanes x[kElements], weights[kElements];
+    Lanes signs[kElements / 8];  // a bit for each negative one of 8 elements
+    Lanes largest, smallest;     // magnitudes
 };
 
-Prepared prepare(const EntryBook& book, const float* x, const float* weights, int elements) {
-    Prepared found{};
-    found.smallest = INFINITY;
-    for (int begin = 0; begin < elements; begin += 8) {
-        uint8_t& signs = found.signs[begin / 8];
-        int least = begin;
-        float cost = INFINITY;
+// Fills in the 8 elements from `begin` on, whose values are in `found.x`, and their signs.
+template <int kElements>
+void take_signs(bool is_even, int begin, Prepared<kElements>& found) {
+    const F32x16 zero = splat(0.0f);
+    const auto if_negative = [&](F32x16 value, F32x16 x, F32x16 y)
+                                 __attribute__((always_inline)) { return if_above(zero, value, x, y); };
+    const F32x16 first = load_f32(found.x[begin].v);
+    F32x16 signs = zero, parity = splat(1.0f), cost = splat(INFINITY);
+    F32x16 least = splat(static_cast<float>(begin)), least_change = if_negative(first, splat(-1.0f), parity);
+    for (int i = begin; i < begin + 8; ++i) {
+        const F32x16 value = load_f32(found.x[i].v), bit = splat(static_cast<float>(1 << (i - begin)));
+        const F32x16 own = load_f32(found.weights[i].v) * value * value;
+        store_f32(found.x[i].v, if_negative(value, -value, value));
+        signs = signs + if_negative(value, bit, zero);
+        parity = if_negative(value, -parity, parity);
+        least = if_above(cost, own, splat(static_cast<float>(i)), least);
+        least_change = if_above(cost, own, if_negative(value, -bit, bit), least_change);
+        cost = if_above(cost, own, own, cost);
+    }
+    if (is_even) {
+        signs = if_negative(parity, signs + least_change, signs);
+        const F32x16 wrong = if_negative(parity, least, splat(-1.0f));
         for (int i = begin; i < begin + 8; ++i) {
-            const bool is_negative = book.is_signed && x[i] < 0.0f;
-            found.x[i] = is_negative ? -x[i] : x[i];
-            if (is_negative) signs = static_cast<uint8_t>(signs | 1 << (i - begin));
-            const float size = std::fabs(x[i]);
-            found.largest = size > found.largest ? size : found.largest;
-            found.smallest = size < found.smallest ? size : found.smallest;
-            if (weights[i] * x[i] * x[i] < cost) {
-                cost = weights[i] * x[i] * x[i];
-                least = i;
-            }
-        }
-        if (book.is_even && __builtin_popcount(signs) % 2 != 0) {
-            signs = static_cast<uint8_t>(signs ^ 1 << (least - begin));
-            found.x[least] = -found.x[least];
+            const F32x16 value = load_f32(found.x[i].v), place = splat(static_cast<float>(i));
+            store_f32(found.x[i].v, if_above(wrong, place, value, if_above(place, wrong, value, -value)));
         }
     }
-    return found;
+    store_f32(found.signs[begin / 8].v, signs);
 }
 
-// The best scale for the levels that elements have with each of the tried scales, if every level is possible.
-struct Fitted {
-    float scale = 0.0f, gain = 0.0f;
+template <int kElements>
+void prepare(const EntryBook& book, const float* x, const float* weights, int64_t count,
+             Prepared<kElements>& found) {
+    to_lanes(x, count, found.x);
+    to_lanes(weights, count, found.weights);
+    F32x16 largest = splat(0.0f), smallest = splat(INFINITY);
+    for (const Lanes& each : found.x) {
+        largest = max(size_of(load_f32(each.v)), largest);
+        smallest = min(size_of(load_f32(each.v)), smallest);
+    }
+    store_f32(found.largest.v, largest);
+    store_f32(found.smallest.v, smallest);
+    for (int begin = 0; book.is_signed && begin < kElements; begin += 8)
+        take_signs(book.is_even, begin, found);
+}
+
+// The best scales of 16 sub-blocks for the levels that elements have with each of the tried scales, if every
+// level is possible.
+struct LevelFits {
+    F32x16 scale = splat(0.0f), gain = splat(0.0f);
 };
 
-void fit_levels(const EntryBook& book, const Prepared& block, const float* weights, int elements, float delta,
-                Fitted& best) {
-    if (block.largest <= kNoSize) return;
-    float middles[kMostLevels], steps[kMostLevels];
-    for (int i = 0; i + 1 < book.levels; ++i) {
-        middles[i] = 0.5f * (book.values[i] + book.values[i + 1]) + delta;
-        steps[i] = book.values[i + 1] - book.values[i];
-    }
-    const float top = book.values[book.levels - 1], inverse = top / block.largest;
-    for (int begin = 0; begin < kScales; begin += kLanes) {
-        float tried[kLanes], sums[kLanes], products[kLanes];
-        for (int r = 0; r < kLanes; ++r) {
-            const float share = static_cast<float>(begin + r) / (kScales - 1);
-            tried[r] = inverse * (book.high - (book.high - book.low) * share);
+// The levels of all elements come first, because those and the sums together need too many registers.
+template <int kLevels, int kElements>
+__attribute__((noinline)) void fit_levels(const EntryBook& book, const Prepared<kElements>& block,
+                                          float delta, LevelFits& best) {
+    const F32x16 zero = splat(0.0f), largest = load_f32(block.largest.v);
+    const F32x16 inverse = splat(book.values[kLevels - 1]) / largest;
+    float levels[kLevels], middles[kLevels - 1];
+    for (int k = 0; k < kLevels; ++k) levels[k] = book.values[k] + delta;
+    for (int k = 0; k + 1 < kLevels; ++k) middles[k] = 0.5f * (book.values[k] + book.values[k + 1]) + delta;
+    for (int t = 0; t < kScales; ++t) {
+        const float share = static_cast<float>(t) / (kScales - 1);
+        const F32x16 by = inverse * splat(book.high - (book.high - book.low) * share);
+        Lanes own[kElements];
+        for (int i = 0; i < kElements; ++i) {
+            const F32x16 at = load_f32(block.x[i].v) * by;
+            F32x16 level = splat(levels[0]);
+            unroll<kLevels - 1>([&](auto k) __attribute__((always_inline)) {
+                level = if_above(at, splat(middles[k]), splat(levels[k + 1]), level);
+            });
+            store_f32(own[i].v, level);
         }
-        const F32x16 by = load_f32(tried);
-        F32x16 ll = splat(0.0f), xl = ll;
-        for (int i = 0; i < elements; ++i) {
-            const F32x16 at = splat(block.x[i]) * by;
-            F32x16 level = splat(book.values[0] + delta);
-            for (int k = 0; k + 1 < book.levels; ++k) level = step_up(level, at, middles[k], steps[k]);
-            const F32x16 weighted = splat(weights[i]) * level;
+        F32x16 ll = zero, xl = zero;
+        for (int i = 0; i < kElements; ++i) {
+            const F32x16 level = load_f32(own[i].v), weighted = load_f32(block.weights[i].v) * level;
             ll = ll + weighted * level;
-            xl = xl + weighted * splat(block.x[i]);
+            xl = xl + weighted * load_f32(block.x[i].v);
         }
-        store_f32(sums, ll);
-        store_f32(products, xl);
-        for (int r = 0; r < kLanes; ++r) {
-            const float scale = sums[r] > 0.0f ? products[r] / sums[r] : 0.0f, gain = scale * products[r];
-            if (scale > 0.0f && gain > kSameFit * best.gain) best = {scale, gain};
-        }
+        const F32x16 scale = if_above(ll, zero, xl / ll, zero);
+        const F32x16 gain = if_above(scale, zero, scale * xl, zero), least = splat(kSameFit) * best.gain;
+        best.scale = if_above(gain, least, scale, best.scale);
+        best.gain = if_above(gain, least, gain, best.gain);
     }
+    best.scale = if_above(largest, splat(kNoSize), best.scale, zero);
 }
 
-// The errors of all possible values of four bits of a word (two elements), or of three bits (one element).
-using Tables = float[kMostGroups * 2][4][16];
-
-void fill_tables(const EntryBook& book, const Prepared& block, const float* weights, int elements,
-                 float scale, float delta, Tables& tables) {
-    // The levels of the first and of the second element for each value of four bits.
-    float first[kLanes], second[kLanes];
-    for (int k = 0; k < kLanes; ++k) {
-        first[k] = scale * (book.values[book.group == 8 ? k % 4 : k % 8] + delta);
-        second[k] = scale * (book.values[k / 4] + delta);
-    }
-    const auto errors = [&](int i, const float* levels) __attribute__((always_inline)) {
-        const F32x16 rest = splat(block.x[i]) - load_f32(levels);
-        return splat(weights[i]) * (rest * rest);
-    };
-    if (book.group == 8) {
-        for (int i = 0; i < elements; i += 2)
-            store_f32(tables[i / 8][i % 8 / 2], errors(i, first) + errors(i + 1, second));
+template <int kElements>
+F32x16 fit_levels(const EntryBook& book, const Prepared<kElements>& block) {
+    LevelFits best;
+    if (!book.is_signed) {
+        for (float delta : {kDelta, -kDelta}) fit_levels<3>(book, block, delta, best);
+    } else if (book.levels == 3) {
+        fit_levels<3>(book, block, 0.0f, best);
     } else {
-        for (int i = 0; i < elements; ++i) store_f32(tables[i / 4][i % 4], errors(i, first));
+        fit_levels<8>(book, block, 0.0f, best);
     }
+    return best.scale;
 }
 
-// A search for the entry with the smallest error. The four parts of each entry's error are rounded down to
-// multiples of a unit and added in bytes. Only entries whose sums are near the smallest one, one to three on
-// average, are compared exactly.
-class EntrySearch {
-   public:
-    EntrySearch(const EntryBook& book, const float (&tables)[4][16]) : book_(book), tables_(tables) {}
-
-    float error_of(int entry) const {
-        const auto part = [&](int i)
-                              __attribute__((always_inline)) { return tables_[i][book_.fields[i][entry]]; };
-        return (part(0) + part(1)) + (part(2) + part(3));
-    }
-
-    // The first entry with the smallest error. near: any entry; the smaller its error, the finer the unit.
-    // usual: an error that the entry rarely exceeds, which makes the unit finer.
-    int32_t nearest(int32_t near, float usual, float& error) {
-        const float most = error_of(near);
-        uint8_t least = add_whole_parts(usual < most ? usual : most);
-        if (least == kFull) least = add_whole_parts(most);
-        if (least < kCoarse) least = add_whole_parts(error_of(first(least)));
-        return first_of(static_cast<uint8_t>(least < kFull - kParts ? least + kParts : kFull), error);
-    }
-
-   private:
-    // An exact error is less than four units above the sum of its whole parts, unless that is full.
-    static constexpr int kParts = 4, kTop = 250, kFull = 255, kCoarse = 16, kAtOnce = 64;
-    static constexpr float kLeastError = 1e-36f;
-
-    // Adds whole parts in a unit with which an error of this size is kTop -> the smallest sum.
-    uint8_t add_whole_parts(float error) {
-        const F32x16 per_unit = splat(kTop / (error > kLeastError ? error : kLeastError));
-        alignas(64) uint8_t whole[kParts][16];
-        for (int i = 0; i < kParts; ++i)
-            store_bytes(whole[i], truncate_to_i32(min(load_f32(tables_[i]) * per_unit, splat(255.0f))));
-        U8x64 least = as_bytes(splat(-1));
-        for (int e = 0; e < book_.entries; e += kAtOnce) {
-            const auto part = [&](int i) __attribute__((always_inline)) {
-                return lookup(whole[i], load_u8(book_.fields[i] + e));
-            };
-            const U8x64 sum = add_saturated(add_saturated(part(0), part(1)), add_saturated(part(2), part(3)));
-            store_u8(sums_ + e, sum);
-            least = least_bytes(least, sum);
-        }
-        uint8_t each[kAtOnce], smallest = kFull;
-        store_u8(each, least);
-        for (const uint8_t one : each) smallest = one < smallest ? one : smallest;
-        return smallest;
-    }
-
-    int first(uint8_t sum) const {
-        int e = 0;
-        uint64_t found = 0;
-        for (; (found = at_most(load_u8(sums_ + e), sum)) == 0;) e += kAtOnce;
-        return e + __builtin_ctzll(found);
-    }
-
-    // Of the entries with sums up to `top`, the first one with the smallest error.
-    int32_t first_of(uint8_t top, float& error) const {
-        int32_t best = 0;
-        float least = INFINITY;
-        for (int e = 0; e < book_.entries; e += kAtOnce) {
-            for (uint64_t found = at_most(load_u8(sums_ + e), top); found != 0; found &= found - 1) {
-                const int entry = e + __builtin_ctzll(found);
-                const float own = error_of(entry);
-                if (own < least) best = entry;
-                if (own < least) least = own;
-            }
-            if (least == 0.0f) break;
-        }
-        error = least;
-        return best;
-    }
-
-    const EntryBook& book_;
-    const float (&tables_)[4][16];
-    alignas(64) uint8_t sums_[kMostEntries];
+// One sub-block of them.
+struct Block {
+    const float *x, *weights;
+    int elements;
 };
 
 struct Chosen {
-    int32_t entries[kMostGroups * 2];
-    float errors[kMostGroups * 2];
+    int32_t entries[kMostGroups];
+    float errors[kMostGroups];
     float total;
 };
 
-// Chooses the entries with the smallest errors. `found` contains the entries where the searches begin. The
-// error of a group is rarely more than kUsual times that of the group before.
-void choose(const EntryBook& book, const Prepared& block, const float* weights, int elements, float scale,
-            float delta, Chosen& found) {
-    Tables tables;
-    fill_tables(book, block, weights, elements, scale, delta, tables);
+// The error of a group rarely exceeds this share of its weight, in squares of the distance of two levels.
+constexpr float kUsual = 1.0f;
+
+// Chooses the entries with the smallest errors. `found` contains the entries where the searches begin.
+template <int kGroup>
+void choose_groups(const EntryBook& book, const Block& block, float scale, float delta, Chosen& found) {
+    EntrySearch searches[kMostGroups];
+    const WordLevels levels(book, scale, delta);
+    const float step = scale * (book.values[book.levels - 1] - book.values[0]) / (book.levels - 1);
+    const int groups = block.elements / kGroup;
+    for (int g = 0; g < groups; ++g) {
+        searches[g].start<kGroup>(book, block.x + kGroup * g, block.weights + kGroup * g, levels,
+                                  found.entries[g], kUsual * step * step);
+    }
     found.total = 0.0f;
-    float usual = INFINITY;
-    for (int g = 0; g < elements / book.group; ++g) {
-        found.entries[g] = EntrySearch(book, tables[g]).nearest(found.entries[g], usual, found.errors[g]);
+    for (int g = 0; g < groups; ++g) {
+        found.entries[g] = searches[g].nearest(book, found.errors[g]);
         found.total += found.errors[g];
-        usual = kUsual * found.errors[g];
+    }
+}
+
+void choose(const EntryBook& book, const Block& block, float scale, float delta, Chosen& found) {
+    if (book.group == 8) {
+        choose_groups<8>(book, block, scale, delta, found);
+    } else {
+        choose_groups<4>(book, block, scale, delta, found);
     }
 }
 
@@ -325,22 +203,28 @@ struct EntrySums {
     float ll = 0.0f, xl = 0.0f;
 };
 
-// negative: for each group, whether its delta is negative; null without deltas.
-EntrySums sum_up(const EntryBook& book, const Prepared& block, const float* weights, int elements,
-                 const Chosen& chosen, const uint8_t* negative) {
+template <int kGroup>
+EntrySums sum_groups(const EntryBook& book, const Block& block, const Chosen& chosen,
+                     const uint8_t* negative) {
+    constexpr int kBits = kGroup == 8 ? 2 : 3;
     EntrySums sums;
-    const int bits = book.group == 8 ? 2 : 3;
-    for (int g = 0; g < elements / book.group; ++g) {
+    for (int g = 0; g < block.elements / kGroup; ++g) {
+        const float *x = block.x + kGroup * g, *weights = block.weights + kGroup * g;
         const int word = book.words[chosen.entries[g]];
         const float delta = negative == nullptr ? 0.0f : negative[g] != 0 ? -kDelta : kDelta;
-        for (int i = 0; i < book.group; ++i) {
-            const int at = g * book.group + i;
-            const float level = book.values[word >> (bits * i) & ((1 << bits) - 1)] + delta;
-            sums.ll += weights[at] * level * level;
-            sums.xl += weights[at] * level * block.x[at];
-        }
+        unroll<kGroup>([&](auto i) __attribute__((always_inline)) {
+            const float level = book.values[word >> (kBits * i) & ((1 << kBits) - 1)] + delta;
+            sums.ll += weights[i] * level * level;
+            sums.xl += weights[i] * level * x[i];
+        });
     }
     return sums;
+}
+
+// negative: for each group, whether its delta is negative; null without deltas.
+EntrySums sum_up(const EntryBook& book, const Block& block, const Chosen& chosen, const uint8_t* negative) {
+    if (book.group == 8) return sum_groups<8>(book, block, chosen, negative);
+    return sum_groups<4>(book, block, chosen, negative);
 }
 
 // Takes the entries with a negative delta (1 in `deltas`) where they are better: in each group, or in all.
@@ -357,69 +241,117 @@ void choose_deltas(bool is_each, int groups, const Chosen& other, Chosen& chosen
 }
 
 // The best scale near this one for the entries that it chooses: entries lack some levels, which moves it. For
-// elements of one size, the only entry of one level may be the best one.
-Fitted fit_entries(const EntryBook& book, const Prepared& block, const float* weights, int elements,
-                   float near) {
-    Fitted kept;
+// elements of one size, the only entry of one level may be the best one. largest, smallest: magnitudes.
+float fit_entries(const EntryBook& book, const Block& block, float largest, float smallest, float near) {
+    float best = 0.0f, best_gain = 0.0f;
     Chosen chosen{};
     const auto try_scale = [&](float tried) {
-        choose(book, block, weights, elements, tried, 0.0f, chosen);
-        const EntrySums sums = sum_up(book, block, weights, elements, chosen, nullptr);
+        choose(book, block, tried, 0.0f, chosen);
+        const EntrySums sums = sum_up(book, block, chosen, nullptr);
         const float scale = sums.ll > 0.0f ? sums.xl / sums.ll : 0.0f, gain = scale * sums.xl;
-        if (scale > 0.0f && gain > kept.gain) kept = {scale, gain};
+        if (scale > 0.0f && gain > best_gain) best = scale, best_gain = gain;
     };
     for (int i = 0; i < book.tries; ++i) try_scale(near * kTriedScales[i]);
-    if (book.is_lowest_alone && block.smallest > kOneSize * block.largest)
-        try_scale(block.largest / book.values[0]);
-    return kept;
+    if (book.is_lowest_alone && smallest > kOneSize * largest) try_scale(largest / book.values[0]);
+    return best;
+}
+
+// The best scale of a sub-block, its entries, and the signs of magnitudes, or of deltas.
+struct ChosenBlock {
+    Chosen best;
+    uint8_t choice, signs[kMostOctets];
+};
+
+// scales: `num_scales` of them, `stride` floats apart. signs: those of the magnitudes of 8 elements.
+ChosenBlock choose_scale(DType type, const EntryBook& book, const Block& block, const float* scales,
+                         int64_t num_scales, int64_t stride, const uint8_t (&signs)[kMostOctets]) {
+    ChosenBlock found{};
+    Chosen chosen{}, other{};
+    for (int64_t at = 0; at < num_scales; ++at) {
+        const float scale = scales[at * stride];
+        uint8_t deltas[kMostOctets] = {};
+        choose(book, block, scale, book.is_signed ? 0.0f : kDelta, chosen);
+        if (!book.is_signed) {
+            choose(book, block, scale, -kDelta, other = chosen);
+            choose_deltas(type == DType::IQ1_M, block.elements / book.group, other, chosen, deltas);
+        }
+        if (at != 0 && chosen.total >= found.best.total) continue;
+        found.best = chosen;
+        found.choice = static_cast<uint8_t>(at);
+        __builtin_memcpy(found.signs, book.is_signed ? signs : deltas, kMostOctets);
+    }
+    return found;
+}
+
+template <int kElements>
+void fit_scales(const EntryBook& book, const SubBlocks& x, float* scales) {
+    for (int64_t begin = 0; begin < x.count; begin += kLanes) {
+        const auto count = static_cast<int>(x.count - begin < kLanes ? x.count - begin : kLanes);
+        const float* weights = x.weights + begin * kElements;
+        Prepared<kElements> found;
+        prepare(book, x.values + begin * kElements, weights, count, found);
+        const F32x16 near = fit_levels(book, found);
+        store_f32(scales + begin, near, count);
+        if (!book.is_signed) continue;
+        alignas(64) float rows[kLanes * kElements];
+        to_rows(found.x, rows);
+        for (int r = 0; r < count; ++r) {
+            float& scale = scales[begin + r];
+            const Block block{rows + r * kElements, weights + r * kElements, kElements};
+            scale = fit_entries(book, block, found.largest.v[r], found.smallest.v[r], scale);
+        }
+    }
+}
+
+template <int kElements>
+void choose_all(DType type, const SubBlocks& x, const float* scales, int64_t num_scales,
+                const ChosenEntries& out) {
+    const EntryBook book = book_of(type);
+    constexpr int kOctets = kElements / 8;
+    const int groups = kElements / book.group;
+    for (int64_t begin = 0; begin < x.count; begin += kLanes) {
+        const auto count = static_cast<int>(x.count - begin < kLanes ? x.count - begin : kLanes);
+        const float* weights = x.weights + begin * kElements;
+        Prepared<kElements> found;
+        prepare(book, x.values + begin * kElements, weights, count, found);
+        alignas(64) float rows[kLanes * kElements];
+        to_rows(found.x, rows);
+        for (int r = 0; r < count; ++r) {
+            const int64_t i = begin + r;
+            const Block block{rows + r * kElements, weights + r * kElements, kElements};
+            uint8_t signs[kMostOctets] = {};
+            for (int k = 0; k < kOctets && book.is_signed; ++k)
+                signs[k] = static_cast<uint8_t>(found.signs[k].v[r]);
+            const ChosenBlock chosen =
+                choose_scale(type, book, block, scales + i, num_scales, x.count, signs);
+            out.choices[i] = chosen.choice;
+            __builtin_memcpy(out.signs + kOctets * i, chosen.signs, kOctets);
+            for (int g = 0; g < groups; ++g)
+                out.entries[groups * i + g] = static_cast<uint16_t>(chosen.best.entries[g]);
+            const EntrySums sums = sum_up(book, block, chosen.best, book.is_signed ? nullptr : chosen.signs);
+            out.sums[kEntrySums * i] = sums.ll;
+            out.sums[kEntrySums * i + 1] = sums.xl;
+        }
+    }
 }
 
 }  // namespace
 
 void fit_codebook(DType type, const SubBlocks& x, float* scales) {
     const EntryBook book = book_of(type);
-    for (int64_t i = 0; i < x.count; ++i) {
-        const float* weights = x.weights + x.elements * i;
-        const Prepared block = prepare(book, x.values + x.elements * i, weights, x.elements);
-        Fitted best;
-        if (book.is_signed) {
-            fit_levels(book, block, weights, x.elements, 0.0f, best);
-            best = fit_entries(book, block, weights, x.elements, best.scale);
-        } else {
-            for (float delta : {kDelta, -kDelta}) fit_levels(book, block, weights, x.elements, delta, best);
-        }
-        scales[i] = best.scale;
+    if (x.elements == 16) {
+        fit_scales<16>(book, x, scales);
+    } else {
+        fit_scales<32>(book, x, scales);
     }
 }
 
 void choose_entries(DType type, const SubBlocks& x, const float* scales, int64_t num_scales,
                     const ChosenEntries& out) {
-    const EntryBook book = book_of(type);
-    const int groups = x.elements / book.group, octets = x.elements / 8;
-    for (int64_t i = 0; i < x.count; ++i) {
-        const float* weights = x.weights + x.elements * i;
-        const Prepared block = prepare(book, x.values + x.elements * i, weights, x.elements);
-        Chosen best{}, chosen{}, other{};
-        uint8_t* signs = out.signs + octets * i;
-        for (int64_t at = 0; at < num_scales; ++at) {
-            const float scale = scales[at * x.count + i];
-            uint8_t deltas[kMostGroups * 2] = {};
-            choose(book, block, weights, x.elements, scale, book.is_signed ? 0.0f : kDelta, chosen);
-            if (!book.is_signed) {
-                choose(book, block, weights, x.elements, scale, -kDelta, other = chosen);
-                choose_deltas(type == DType::IQ1_M, groups, other, chosen, deltas);
-            }
-            if (at != 0 && chosen.total >= best.total) continue;
-            best = chosen;
-            out.choices[i] = static_cast<uint8_t>(at);
-            for (int octet = 0; octet < octets; ++octet)
-                signs[octet] = book.is_signed ? block.signs[octet] : deltas[octet];
-        }
-        for (int g = 0; g < groups; ++g) out.entries[groups * i + g] = static_cast<uint16_t>(best.entries[g]);
-        const EntrySums sums =
-            sum_up(book, block, weights, x.elements, best, book.is_signed ? nullptr : signs);
-        out.sums[kEntrySums * i] = sums.ll;
-        out.sums[kEntrySums * i + 1] = sums.xl;
+    if (x.elements == 16) {
+        choose_all<16>(type, x, scales, num_scales, out);
+    } else {
+        choose_all<32>(type, x, scales, num_scales, out);
     }
 }
 
