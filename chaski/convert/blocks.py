@@ -7,7 +7,14 @@ from collections.abc import Set
 from chaski.convert.config import Config
 from chaski.convert.metadata import Metadata
 
-__all__ = ["block_metadata", "blocks_after", "mtp_blocks", "num_blocks", "with_present_blocks"]
+__all__ = [
+    "block_metadata",
+    "block_prefixes",
+    "blocks_after",
+    "mtp_blocks",
+    "num_blocks",
+    "with_present_blocks",
+]
 
 _COUNT = "num_nextn_predict_layers"
 
@@ -32,9 +39,15 @@ def with_present_blocks(config: Config, names: Set[str]) -> Config:
     return Config(config.path, {_COUNT: present}).over(config)
 
 
+def block_prefixes(layers: int, block: int) -> tuple[str, ...]:
+    """Return what names of tensors of a block may begin with, after a model with `layers` layers."""
+    return f"layers.{layers + block}.", f"mtp.layers.{block}.", f"mtp.{block}."
+
+
 def _joins(layers: int, block: int) -> set[str]:
-    """Return the names that checkpoints have for the matrix that joins embedding and state."""
-    listed = {f"layers.{layers + block}.eh_proj.weight", f"mtp.layers.{block}.eh_proj.weight"}
+    """Return the names that checkpoints have for the matrix that joins embedding and state, or its parts."""
+    prefixes = block_prefixes(layers, block)
+    listed = {f"{prefix}{name}.weight" for prefix in prefixes for name in ("eh_proj", "e_proj")}
     return listed if block else {*listed, "mtp.fc.weight"}
 
 

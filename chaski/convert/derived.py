@@ -15,12 +15,22 @@ from typing import Any, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from chaski.convert.blocks import num_blocks
+from chaski.convert.blocks import block_prefixes, num_blocks
 from chaski.convert.config import Config
 from chaski.convert.family import Family, rotation
 from chaski.convert.longrope import longrope_factors
 from chaski.convert.metadata import Metadata, llama3_rope_factors
-from chaski.convert.tensors import F32, Arrange, Constant, Integers, Mapped, Planned, TensorShape, as_it_is
+from chaski.convert.tensors import (
+    F32,
+    Arrange,
+    Constant,
+    Integers,
+    Mapped,
+    Planned,
+    SideBySide,
+    TensorShape,
+    as_it_is,
+)
 from chaski.formats.gguf import GGUFFile, TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.graph import Weight
@@ -117,12 +127,14 @@ class Special(Struct, frozen=True, kw_only=True):
     is_integer: the tensor consists of whole numbers and stays so.
     arrange, shift, function, source_shape: as in `Mapped`.
     is_stack: a tensor for several matrices is a stack of them, where others have their rows in sequence.
+    is_side_by_side: the tensors of `parts` are the columns of a matrix in sequence.
     shown: the shape that a model sees which chooses between its parts by the shapes of tensors in the file.
     """
 
     sources: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     is_stack: bool = False
+    is_side_by_side: bool = False
     is_integer: bool = False
     shown: TensorShape = ()
     arrange: Arrange = as_it_is
@@ -238,9 +250,11 @@ class _Derivation:
             return
         is_optional = weight.optional and not (name == "output.weight" and not self._is_tied())
         if not is_optional or self._source(name) is not None:
-            mapped = self._mapped(name, weight.stored or weight.shape)
-            is_integer = self._rule(name).is_integer
-            yield Integers(name, mapped.shape, next(iter(mapped.sources))) if is_integer else mapped
+            mapped, rule = self._mapped(name, weight.stored or weight.shape), self._rule(name)
+            if rule.is_integer:
+                yield Integers(name, mapped.shape, next(iter(mapped.sources)))
+            else:
+                yield SideBySide(name, mapped.shape, mapped.names) if rule.is_side_by_side else mapped
 
     def _is_tied(self) -> bool:
         is_base = any(str(name).endswith("Model") for name in self._config.list("architectures", str))
@@ -285,7 +299,7 @@ class _Derivation:
         """Yield what names of a layer may begin with, or of a block after the layers."""
         yield from (f"{layers}.{index}." for layers in _LAYERS)
         if num_blocks(self._config) and (block := index - self._layers) >= 0:
-            yield f"mtp.layers.{block}."
+            yield from block_prefixes(self._layers, block)
             yield "mtp."  # shared by all blocks
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "Padded",
     "Planned",
     "Product",
+    "SideBySide",
     "Sources",
     "TensorShape",
     "as_it_is",
@@ -152,6 +153,28 @@ class Concatenated(Struct, frozen=True):
     def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
         for part in self.parts:
             yield from part.chunks(sources, type)
+
+
+class SideBySide(Struct, frozen=True):
+    """The columns of several matrices of the same shape in sequence."""
+
+    name: str
+    shape: TensorShape
+    names: tuple[str, ...]
+
+    packed = None
+
+    @property
+    def sources(self) -> Mapping[str, TensorShape]:
+        rows, columns = self.shape
+        return dict.fromkeys(self.names, (rows, columns // len(self.names)))
+
+    def chunks(self, sources: Sources, type: QuantType) -> Iterator[NDArray[np.uint8]]:
+        rows, columns = self.shape
+        step = max(1, _ELEMENTS_AT_ONCE // columns)
+        for begin in range(0, rows, step):
+            parts = [as_float32(sources[name].data[begin : begin + step]) for name in self.names]
+            yield quantize(np.concatenate(parts, axis=1), type)
 
 
 class Adapted(Struct, frozen=True):

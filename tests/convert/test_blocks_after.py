@@ -127,6 +127,7 @@ def test_a_checkpoint_that_lost_its_blocks_gets_none(tmp_path: Path) -> None:
     [
         ("bailingmoe3", "model.layers.{layers}.eh_proj.weight"),
         ("deepseek2", "model.layers.{layers}.eh_proj.weight"),
+        ("deepseek4", "mtp.0.main_proj.weight"),  # of DSpark
         ("hy_v4", "model.mtp_layers.0.eh_proj.weight"),
     ],
 )
@@ -136,7 +137,9 @@ def test_blocks_without_a_use_are_left_out(tmp_path: Path, family: str, name: st
     layers, size = known["config"]["num_hidden_layers"], known["config"]["hidden_size"]
     more = {name.format(layers=layers): [size, 2 * size]}
     config = known["config"] | {"num_nextn_predict_layers": 1}
-    folder = checkpoint(tmp_path / "more", config, known["tensors"] | more, known["seed"])
+    folder = checkpoint(
+        tmp_path / "more", config, known["tensors"] | more, known["seed"], known.get("integers")
+    )
     convert(folder, tmp_path / "more.gguf", "F32")
     with open_gguf(tmp_path / "more.gguf") as found, open_gguf(converted(variant)) as usual:
         assert found.tensors.keys() == usual.tensors.keys()

@@ -1,4 +1,4 @@
-"""Published checkpoints of DeepSeek V4: matrices in FP8, experts in FP4, and blocks that are left out."""
+"""Published checkpoints of DeepSeek V4: matrices in FP8, experts in FP4, and a block for more tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chaski.convert.blocks import with_present_blocks
 from chaski.convert.config import Config
 from chaski.convert.convert import convert
 from chaski.convert.families import find_family
@@ -19,23 +20,23 @@ from tests.safetensors_files import write_safetensors
 
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 FP8 = {0x30: 0.5, 0x38: 1.0, 0x40: 2.0, 0xB8: -1.0}
-IN_FP8 = ("wq_a.weight", "wq_b.weight", "wkv.weight", "wo_a.weight", "wo_b.weight")
+IN_FP8 = tuple(f"{name}.weight" for name in ("wq_a", "wq_b", "wkv", "wo_a", "wo_b", "e_proj", "h_proj"))
 Stored = dict[str, tuple[str, NDArray[Any]]]
 
 
 def checkpoints() -> tuple[dict[str, Any], Stored, Stored]:
     """Return a configuration, the tensors of a published checkpoint, and the same in float32."""
-    known = expected("deepseek4/yarn")
-    config = known["config"] | {"hidden_size": 64, "moe_intermediate_size": 32, "num_nextn_predict_layers": 1}
+    known = expected("deepseek4/blocks")
+    config = known["config"] | {"hidden_size": 64, "moe_intermediate_size": 32}
     names = {*known["tensors"], *known["integers"]}
-    read = Config(Path("config.json"), config)
+    read = with_present_blocks(Config(Path("config.json"), config), names)
     shapes = {
         name: shape
         for planned in find_family(read).tensors(read, names)
         for name, shape in planned.sources.items()
     }
     random = np.random.default_rng(2)
-    published: Stored = {"mtp.0.enorm.weight": ("F32", np.ones(64, np.float32))}
+    published: Stored = {}
     plain: Stored = {}
     for name, shape in shapes.items():
         if name in known["integers"]:
@@ -75,6 +76,9 @@ def test_fp8_and_fp4_are_decoded(tmp_path: Path) -> None:
     settings = {"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"}
     quantized = file_of(tmp_path / "published", config | {"quantization_config": settings}, published)
     with open_gguf(quantized) as found, open_gguf(file_of(tmp_path / "plain", config, plain)) as wanted:
+        joined = wanted.tensors["blk.2.nextn.eh_proj.weight"].data.view(np.float32).reshape(64, 128)
+        parts = [plain[f"mtp.0.{each}_proj.weight"][1] for each in ("e", "h")]
+        np.testing.assert_array_equal(joined, np.concatenate(parts, axis=1))
         assert found.metadata.keys() == wanted.metadata.keys()
         assert found.tensors.keys() == wanted.tensors.keys()
         for name, info in wanted.tensors.items():

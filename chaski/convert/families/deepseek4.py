@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chaski.convert.blocks import block_metadata, num_blocks
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.experts import full_expert_metadata
@@ -14,6 +15,7 @@ _SOURCES = {
     "output_hc_fn": "hc_head_fn",
     "output_hc_base": "hc_head_base",
     "output_hc_scale": "hc_head_scale",
+    "attn_norm": "attn_norm",
     "attn_q_a": "attn.wq_a",
     "attn_q_a_norm": "attn.q_norm",
     "attn_q_b": "attn.wq_b",
@@ -40,6 +42,9 @@ _SOURCES = {
     "ffn_gate_shexp": "ffn.shared_experts.w1",
     "ffn_down_shexp": "ffn.shared_experts.w2",
     "ffn_up_shexp": "ffn.shared_experts.w3",
+    "nextn.hc_head_fn": "hc_head_fn",
+    "nextn.hc_head_base": "hc_head_base",
+    "nextn.hc_head_scale": "hc_head_scale",
 }
 _UNUSED = (r"(aligner|image_).*", r"layers\.\d+\.ffn\.gate\.bias_vl")
 _KINDS = ("sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention")
@@ -52,9 +57,10 @@ def metadata(config: Config) -> Metadata:
     config.expect("num_key_value_heads", 1)
     flat = _flat(config)
     layers, streams = config.count("num_hidden_layers"), config.get("hc_mult", int)
-    limits = [config.get("swiglu_limit", float)] * layers
+    limits = [config.get("swiglu_limit", float)] * (layers + num_blocks(config))
     entries = common_metadata(flat) | full_expert_metadata(flat)
     entries.pop("rope.scaling.attn_factor", None)
+    entries |= block_metadata(config)
     return entries | {
         "context_length": config.get("max_position_embeddings", int),
         "rope.dimension_count": _rotated(config),
@@ -102,7 +108,8 @@ def _ratios(config: Config) -> list[int]:
     if "compress_ratios" in config:
         return config.list("compress_ratios", int)
     rates = {**_USUAL_RATES, **config.part("compress_rates").values}
-    return [int(rates[kind]) for kind in config.list("layer_types", str)]
+    layers = [int(rates[kind]) for kind in config.list("layer_types", str)]
+    return [*layers, *[0] * num_blocks(config)]
 
 
 def _hashed(config: Config) -> int:
@@ -113,8 +120,17 @@ def _hashed(config: Config) -> int:
 
 def special(config: Config) -> Specials:
     named = {name: Special(sources=(source,)) for name, source in _SOURCES.items()}
-    return {**named, "ffn_gate_tid2eid": Special(sources=("ffn.gate.tid2eid",), is_integer=True)}
+    return {
+        **named,
+        "ffn_gate_tid2eid": Special(sources=("ffn.gate.tid2eid",), is_integer=True),
+        "nextn.eh_proj": Special(sources=("{e}_proj",), parts=("e", "h"), is_side_by_side=True),
+    }
 
 
-FAMILY = derived_family("deepseek4", metadata, special, unused=_UNUSED, left_out=lambda config: [r"mtp\..*"])
+def _left_out(config: Config) -> list[str]:
+    """Return the names of DSpark's blocks, which have other parts."""
+    return [] if num_blocks(config) else [r"mtp\..*"]
+
+
+FAMILY = derived_family("deepseek4", metadata, special, unused=_UNUSED, left_out=_left_out)
 CHECKPOINTS = ("DeepseekV4ForCausalLM",)

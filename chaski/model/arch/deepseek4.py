@@ -31,7 +31,8 @@ ARCHITECTURE = Architecture(
     tools=("deepseek3.2",),
     thinking=("deepseek3.2",),
     notes="Text only. A token keeps the entry of its group, so entries take as much memory as keys. The keys "
-    "of indexers are not turned by a Hadamard matrix before they are rounded, unlike in llama.cpp.",
+    "of indexers are not turned by a Hadamard matrix before they are rounded, unlike in llama.cpp. Only "
+    "chaski reads how a block for multi-token prediction sums its streams (`nextn.hc_head_fn`).",
     reads=(
         "attention.sliding_window",
         "embedding_length_out",

@@ -6,6 +6,7 @@ model's normalized states, a product of both, a layer of transformers, a norm, a
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +34,30 @@ def block_tensors(folder: Path) -> dict[str, Any]:
     return {name: each.double() for name, each in found.items()}
 
 
+def loaded(folder: Path) -> Any:
+    """Return the model of a checkpoint in float64."""
+    from transformers import AutoModelForCausalLM
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float64, experts_implementation="eager", attn_implementation="eager"
+        ).eval()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def normed(x: Any, weight: Any, eps: float) -> Any:
+    return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
 class Oracle:
     """A checkpoint of one block, as transformers computes it."""
 
     def __init__(self, folder: Path, family: str, layers: int) -> None:
-        from transformers import AutoModelForCausalLM
-
-        torch.set_default_dtype(torch.float64)
-        try:
-            self._model = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float64, experts_implementation="eager"
-            ).eval()
-            self._base = self._model.get_decoder()
-            weights = block_tensors(folder)
-            self._parts = self._layers(weights, family, layers)
-        finally:
-            torch.set_default_dtype(torch.float32)
+        self._model = loaded(folder)
+        self._base = self._model.get_decoder()
+        self._parts = self._layers(block_tensors(folder), family, layers)
 
     def _layers(self, weights: dict[str, Any], family: str, layers: int) -> list[Any]:
         """Return the layers of the block, and note the tensors outside of them."""
@@ -87,19 +96,15 @@ class Oracle:
         """Return the tokens that the block proposes after these."""
         enorm, hnorm, join, norm = self._outside
         eps = getattr(self._model.config, "rms_norm_eps", None) or self._model.config.layer_norm_epsilon
-
-        def normed(x: Any, weight: Any) -> Any:
-            return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
-
         found = list(tokens)
         with torch.no_grad():
             states = self._base(torch.tensor([tokens[:-1]])).last_hidden_state
             for _ in range(count):
                 embedded = self._base.get_input_embeddings()(torch.tensor([found[1:]]))
-                x = torch.cat([normed(embedded, enorm), normed(states, hnorm)], -1) @ join.T
+                x = torch.cat([normed(embedded, enorm, eps), normed(states, hnorm, eps)], -1) @ join.T
                 for layer in self._parts:
                     x = self._run(layer, x)
-                x = normed(x, norm)
+                x = normed(x, norm, eps)
                 found.append(int(self._model.lm_head(x[:, -1]).argmax()))
                 states = torch.cat([states, x[:, -1:]], 1)
         return found[len(tokens) :]
@@ -113,17 +118,76 @@ class Oracle:
         return y[0] if isinstance(y, tuple) else y
 
 
-@pytest.mark.parametrize("variant", ["exaone4/small", "glm4/usual", "nemotron_h_moe/usual"])
+class DeepSeekV4:
+    """A checkpoint of DeepSeek V4 with a block, which reads and returns all residual streams.
+
+    transformers loads the block as the last layer, the last norm and the sum of streams of another model.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._model = loaded(folder)
+        self._base = self._model.get_decoder()
+        weights = torch_files.load_file(folder / "model.safetensors")
+        block = {name.removeprefix("mtp.0."): each for name, each in weights.items() if "mtp." in name}
+        self._outside = {
+            name: block[f"{name}.weight"].double() for name in ("e_proj", "h_proj", "enorm", "hnorm")
+        }
+        last = f"layers.{self._model.config.num_hidden_layers - 1}."
+        own = {
+            name if name.startswith(("norm.", "hc_head")) else last + name: each
+            for name, each in block.items()
+        }
+        other = shutil.copytree(folder, folder / "block")
+        merged = {name: own.get(name, each) for name, each in weights.items() if "mtp." not in name}
+        torch_files.save_file(merged, other / "model.safetensors")
+        self._block = loaded(other).get_decoder()
+
+    def proposed(self, tokens: list[int], count: int) -> list[int]:
+        """Return the tokens that the block proposes after these."""
+        own, eps, found = self._outside, self._model.config.rms_norm_eps, list(tokens)
+        streams = list[Any]()
+        hook = self._base.hc_head.register_forward_hook(lambda module, read, out: streams.append(read[0]))
+        with torch.no_grad():
+            self._base(torch.tensor([tokens[:-1]]))
+            hook.remove()
+            (states,) = streams
+            for _ in range(count):
+                ids = torch.tensor([found[1:]])
+                known = normed(self._base.get_input_embeddings()(ids), own["enorm"], eps) @ own["e_proj"].T
+                x = self._run(known[:, :, None] + normed(states, own["hnorm"], eps) @ own["h_proj"].T, ids)
+                states = torch.cat([states, x[:, -1:]], 1)
+                last = self._block.norm(self._block.hc_head(x[:, -1:]))
+                found.append(int(self._model.lm_head(last)[0, -1].argmax()))
+        return found[len(tokens) :]
+
+    def _run(self, x: Any, ids: Any) -> Any:
+        places = torch.arange(1, x.shape[1] + 1)
+        distance = places[:, None] - places
+        is_seen = (distance >= 0) & (distance < self._model.config.sliding_window)
+        mask = torch.zeros(distance.shape).double().masked_fill(~is_seen, -torch.inf)[None, None]
+        rotary = {
+            kind: self._base.rotary_emb(x, position_ids=places[None], layer_type=kind)
+            for kind in ("main", "compress")
+        }
+        return self._block.layers[-1](
+            x, input_ids=ids, position_embeddings=rotary, position_ids=places[None], attention_mask=mask
+        )
+
+
+@pytest.mark.parametrize(
+    "variant", ["deepseek4/blocks", "exaone4/small", "glm4/usual", "nemotron_h_moe/usual"]
+)
 def test_a_block_proposes_as_transformers_computes(
     tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, family = expected(variant), variant.partition("/")[0]
     config = known["config"] | {"num_nextn_predict_layers": 1}
-    layers = config["num_hidden_layers"]
-    more = block_of(family, layers, known["tensors"], config["hidden_size"])
-    folder = checkpoint(tmp_path / "more", config, known["tensors"] | more, known["seed"])
+    layers, tensors = config["num_hidden_layers"], known["tensors"]
+    is_whole = variant.endswith("/blocks")
+    tensors = tensors if is_whole else tensors | block_of(family, layers, tensors, config["hidden_size"])
+    folder = checkpoint(tmp_path / "more", config, tensors, known["seed"], known.get("integers"))
     convert(folder, tmp_path / "more.gguf", "F32")
-    oracle = Oracle(folder, family, layers)
+    oracle = DeepSeekV4(folder) if family == "deepseek4" else Oracle(folder, family, layers)
     monkeypatch.setattr(NgramSpeculator, "propose", lambda self: [])
     monkeypatch.setattr(PayingLength, "current", lambda *arguments: 2)
     asked = list[Any]()
