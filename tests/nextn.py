@@ -21,6 +21,7 @@ __all__ = ["NEXTN", "write_with_blocks"]
 
 NEXTN = {
     "bailingmoe2/usual": 1,
+    "bailingmoe3/usual": 1,
     "cohere2moe/usual": 1,
     "deepseek2/v3": 1,
     "deepseek32/yarn": 1,
@@ -29,6 +30,7 @@ NEXTN = {
     "exaone_moe/usual": 1,
     "glm4/usual": 1,
     "glm4moe/usual": 1,
+    "glm5_next/usual": 1,
     "glm_dsa/own": 1,
     "hy_v3/usual": 1,
     "mimo2/usual": 3,
@@ -37,10 +39,12 @@ NEXTN = {
 }
 """Families whose files may have blocks, with the number of blocks in published ones."""
 
-_COPIED = {"deepseek4/yarn": (2,), "nemotron_h_moe/usual": (2, 3)}
+_COPIED = {"deepseek4/yarn": (2,), "glm5_next/usual": (3,), "nemotron_h_moe/usual": (2, 3)}
 """The layers whose tensors a block has; the last one, where nothing is said."""
 
-_ONLY_IN_LAYERS = ("attn_compressor", "indexer_compressor")
+_ONLY_IN_LAYERS = {"deepseek4/yarn": ("attn_compressor", "indexer_compressor"), "glm5_next/usual": ("hc_",)}
+"""Beginnings of the names of tensors that a block lacks."""
+
 _OUTPUTS = (
     "attn_output_b.weight",
     "ssm_out.weight",
@@ -73,12 +77,12 @@ def write_with_blocks(
     }
     if "output.weight" in arrays:
         arrays["output.weight"] = np.roll(arrays["token_embd.weight"], 7, axis=0)
-    sources = _COPIED.get(variant, (layers - 1,))
+    sources, absent = _COPIED.get(variant, (layers - 1,)), _ONLY_IN_LAYERS.get(variant, ())
     copied = {
         key.removeprefix(f"blk.{index}."): values
         for index in sources
         for key, values in arrays.items()
-        if key.startswith(f"blk.{index}.") and not key.split(".")[2].startswith(_ONLY_IN_LAYERS)
+        if key.startswith(f"blk.{index}.") and not key.split(".")[2].startswith(absent)
     }
     if len(sources) > 1:
         copied["post_attention_norm.weight"] = arrays[f"blk.{sources[-1]}.attn_norm.weight"]

@@ -128,7 +128,7 @@ def measure(architecture: str, path: Path, *, with_llama_cpp: bool) -> Measured:
             "text": makes_text,
             "pictures": model.has_vision,
             "embeddings": not makes_text or _embeds(architecture, path),
-            "speculation": makes_text and model.engine.can_speculate,
+            "speculation": makes_text and model.engine.most_proposed > 0,
             _oracle(path): difference_from_oracle(path, model),
         }
     # llama.cpp has no files that include an image encoder.

@@ -122,8 +122,8 @@ class Cache(Protocol):
         """
 
     @property
-    def can_step_back(self) -> bool:
-        """True if the tokens of a sequence in the last batch can be removed without losing others."""
+    def num_droppable(self) -> int:
+        """Return how many of the last tokens of a sequence can be removed without losing others."""
 
     @property
     def overwrites(self) -> bool:

@@ -7,6 +7,7 @@ run of tokens of one sequence, and arrays for all that exists once for each toke
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -134,9 +135,7 @@ class CausalCache:
         spans = [(offsets[sequence] + low, offsets[sequence] + end, low) for sequence, low, end in rows]
         return self._masks.values(history, np.array(spans, np.int32), sequences)
 
-    @property
-    def can_step_back(self) -> bool:
-        return True
+    num_droppable = sys.maxsize
 
     @property
     def overwrites(self) -> bool:

@@ -12,6 +12,7 @@ most.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -118,9 +119,7 @@ class EncoderCache:
         mask = self._masks.declare(graph, num_attending, max_rows, prefix)
         return [EncoderLayer(buffers, rows, encoded, attending, mask) for buffers in self._layers]
 
-    @property
-    def can_step_back(self) -> bool:
-        return True
+    num_droppable = sys.maxsize
 
     @property
     def overwrites(self) -> bool:

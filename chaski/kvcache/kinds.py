@@ -121,7 +121,8 @@ class Recurrent(Struct, frozen=True):
     """A recurrence: what its states look like, in the order in which the layer will find them.
 
     A recurrence in chunks has states where a position is a multiple of `chunk`. For the tokens since then it
-    has `tokens`: what it keeps of the last `ring` tokens of a sequence.
+    has `tokens`: what it keeps of the last `ring` tokens of a sequence. Another one has a state after each of
+    the last `states_kept` tokens that may be dropped again, such as proposed ones.
     """
 
     states: tuple[StateShape, ...]
@@ -129,22 +130,28 @@ class Recurrent(Struct, frozen=True):
     chunk: int = 1
     ring: int = 0
     tokens: tuple[StateShape, ...] = ()
+    states_kept: int = 7
 
     def __str__(self) -> str:
         chunks = f" in chunks of {self.chunk}" if self.ring else ""
         return f"recurrent{chunks}, {self.checkpoints.count} checkpoints"
 
     @property
-    def can_step_back(self) -> bool:
-        """Whether a sequence can drop its last tokens again, as a draft needs it."""
-        return self.ring > 0
+    def num_droppable(self) -> int:
+        """Return how many of its last tokens a sequence can drop again, as a draft needs it."""
+        return self.chunk if self.ring else self.states_kept
+
+    @property
+    def num_written(self) -> int:
+        """Return how many states of a sequence a batch may write."""
+        return 1 if self.ring else self.states_kept + 1
 
     def num_cells(self, size: CacheSize, config: CacheConfig) -> int:
         return self.num_rows(size.sequences)
 
     def num_rows(self, sequences: int) -> int:
-        """Rows for that many sequences. If no token can be taken back, a batch writes two states of each."""
-        return self.checkpoints.num_rows(sequences, written=1 if self.ring else 2)
+        """Return the number of rows for that many sequences."""
+        return self.checkpoints.num_rows(sequences, self.num_written)
 
     def rows(self, types: KVTypes, size: CacheSize) -> Sequence[BufferRow]:
         states = [BufferRow(KVRole.STATES, s.heads, s.size, DType.F32) for s in self.states]

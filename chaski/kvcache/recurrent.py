@@ -4,7 +4,8 @@ A state is a row of every layer's storage. A batch reads the row that a sequence
 so nothing is ever copied: a state that is shared with other sequences, or stays as a checkpoint, is simply
 held on to. Row 0 holds zeros, with which every sequence begins. A batch with the end of a prompt writes the
 state before its last token, too: the same prompt continues from there when it comes again, since the logits
-of its last token must be computed again.
+of its last token must be computed again. A batch with proposed tokens writes the state after each of them, so
+that they can be dropped.
 
 Layers that compute in chunks have states where a position is a multiple of the chunk, and a row for each
 later token. These rows belong to one sequence and are never shared, so it can drop the last of them. A full
@@ -122,6 +123,7 @@ class RecurrentCache:
         """`numbers` are those of the layers in the model; None for 0, 1, ..."""
         self._checkpoints = layers[0].checkpoints
         self._chunk, self._ring = layers[0].chunk, layers[0].ring
+        self._num_written, self.num_droppable = layers[0].num_written, layers[0].num_droppable
         num_rows = layers[0].num_rows(sequences)
 
         def buffers(number: int, shapes: Sequence[StateShape], cells: int) -> tuple[KVBuffer, ...]:
@@ -146,14 +148,10 @@ class RecurrentCache:
         return len(self._rows)
 
     def record(self, graph: Graph, tokens: Dim, prefix: str = "") -> Sequence[RecurrentLayer]:
-        most = min(len(self._tracks) * (1 if self._ring else 2), tokens.maximum)
+        most = min(len(self._tracks) * self._num_written, tokens.maximum)
         columns = 7 if self._ring else 5
         segments = graph.input(f"{prefix}segments", (Dim(f"{prefix}segments", most), columns), DType.I32)
         return [RecurrentLayer(states, segments, rows) for states, rows in self._layers]
-
-    @property
-    def can_step_back(self) -> bool:
-        return self._ring > 0
 
     @property
     def overwrites(self) -> bool:
@@ -164,13 +162,13 @@ class RecurrentCache:
 
     def start_forward(self, batch: Batch) -> Mapping[str, I32]:
         segments: list[tuple[int, ...]] = []
-        outputs = batch.outputs.tolist()
-        begin = 0
+        outputs, begin = set(batch.outputs.tolist()), 0
         for sequence, tokens in groupby(batch.sequences.tolist()):
             end = begin + len(list(tokens))
             track = self._tracks[sequence]
             position, source = track.length, track.state
-            written = self._grow(track, end - begin, begin not in outputs and end - 1 in outputs)
+            first = next(token for token in range(begin, end + 1) if token in outputs or token == end)
+            written = self._grow(track, end - begin, first - begin)
             assert batch.positions[end - 1] == track.length - 1, f"{sequence} is not {track.length} long then"
             if self._ring:
                 target = written[0].row if written else 0
@@ -183,8 +181,11 @@ class RecurrentCache:
         return {"segments": np.array(segments, np.int32)}
 
     def undo_forward(self, batch: Batch) -> None:
-        for sequence in np.unique(batch.sequences).tolist():
-            track = self._tracks[sequence]
+        for sequence, token in zip(*np.unique(batch.sequences, return_index=True), strict=True):
+            track, begin = self._tracks[sequence], int(batch.positions[token])
+            if track.before[0] != begin:  # other batches followed this one
+                self.remove(int(sequence), begin)
+                continue
             track.length, track.oldest, length = track.before
             self._rows.release([state for state in track.recent if state.length > length])
             track.recent = [state for state in track.recent if state.length <= length]
@@ -270,13 +271,15 @@ class RecurrentCache:
             return length
         return length - 1 - (length - 1) % self._chunk
 
-    def _grow(self, track: _Track, count: int, ends_prompt: bool) -> Sequence[_State]:
-        """Add `count` tokens, and return the states that they create.
+    def _grow(self, track: _Track, count: int, first: int) -> Sequence[_State]:
+        """Add `count` tokens, `first` of them before the first output, and return the states they create.
 
         There is one at the last boundary if they pass it. Where a state is all that is left of tokens, there
-        is one before the last token of a prompt, too.
+        is one after each token from the first one with an output on, as long as rows are left; and one before
+        it, where a prompt ends.
         """
         track.before = track.length, track.oldest, track.state.length
+        position, ends_prompt = track.length, 0 < first < count
         track.length += count
         track.oldest = max(track.oldest, track.length - self._ring)
         boundary = self._boundary(track.length)
@@ -284,10 +287,15 @@ class RecurrentCache:
             if ends_prompt and boundary:
                 track.recent[-1] = replace(track.state, ends_prompt=True)
             return []
-        self._retire(track)
-        written = [_State(boundary, self._rows.take(), ends_prompt)]
-        if ends_prompt and not self._ring:
-            written = [_State(boundary - 1, self._rows.take(), True), replace(written[0], ends_prompt=False)]
+        lengths = [boundary]
+        if not self._ring:
+            earlier = range(position + max(first, 1), boundary)
+            lengths = [*earlier[: self._num_written - 1], boundary]
+        self._retire(track, self._num_written + 1 - len(lengths))
+        written = [
+            _State(length, self._rows.take(), ends_prompt and number == 0)
+            for number, length in enumerate(lengths)
+        ]
         track.recent += written
         return written
 
@@ -299,15 +307,14 @@ class RecurrentCache:
         target.recent = [*(state for state in source.recent if state.length < newest.length), newest]
         self._rows.hold(target.states())
 
-    def _retire(self, track: _Track) -> None:
-        """Make checkpoints of all recent states but the newest, or release them.
+    def _retire(self, track: _Track, most: int) -> None:
+        """Make checkpoints of all recent states but the newest `most`, or release them.
 
         If there are too many, the oldest is released, but never the end of the last prompt: the next sequence
         begins there, unless it continues after the answer.
         """
         policy, kept = self._checkpoints, track.checkpoints
-        *older, newest = track.recent
-        track.recent = [newest]
+        older, track.recent = track.recent[:-most], track.recent[-most:]
         for state in older:
             is_due = policy.is_due(state.length, kept[-1].length if kept else None)
             if policy.count and (state.ends_prompt or is_due):

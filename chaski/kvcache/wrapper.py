@@ -33,8 +33,8 @@ class WrapperCache:
         return [next(layers[kind]) for kind in self.kinds]
 
     @property
-    def can_step_back(self) -> bool:
-        return all(cache.can_step_back for cache in self.caches)
+    def num_droppable(self) -> int:
+        return min(cache.num_droppable for cache in self.caches)
 
     @property
     def overwrites(self) -> bool:

@@ -20,7 +20,6 @@ class Architecture(Struct, frozen=True):
     tools, thinking: formats of `chaski.text.parsers` in which its models call tools and think.
     notes: limitations and special features.
     reads: keys of `chaski.model.keys.REFUSED` that the model reads.
-    leaves_out: such keys of parts of files that the model leaves out, which changes no answer.
     fixed: keys that the model does not read, with the values that match what it computes in any case.
     """
 
@@ -30,5 +29,4 @@ class Architecture(Struct, frozen=True):
     thinking: tuple[str, ...] = ()
     notes: str = ""
     reads: tuple[str, ...] = ()
-    leaves_out: tuple[str, ...] = ()
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)

@@ -85,7 +85,7 @@ def limited_swiglu(file: GGUFFile, key: str, layer: int) -> Callable[[Tensor, Te
     The limit is one for silu(gate), and ±limit for the factor of it. 0 is none.
     """
     limits = file.get(f"{file.architecture}.{key}", list[float], None)
-    limit = 0.0 if limits is None else float(limits[layer])
+    limit = 0.0 if limits is None or layer >= len(limits) else float(limits[layer])
     return partial(_bounded, limit=limit) if limit else ops.swiglu
 
 

@@ -143,7 +143,7 @@ def check_keys(file: GGUFFile, architecture: Architecture) -> None:
     fixed = architecture.fixed
     for name in sorted(REFUSED.keys() | fixed.keys()):
         key = f"{architecture.name}.{name}"
-        if key not in file.metadata or name in (*architecture.reads, *architecture.leaves_out):
+        if key not in file.metadata or name in architecture.reads:
             continue
         value = file.metadata[key]
         if not _is_neutral(file, name, value, fixed.get(name) or REFUSED[name]):

@@ -36,7 +36,7 @@ class KimiDeltaConfig(Struct, frozen=True):
         """Return the kind of such a layer: last rows of three convolutions, and a matrix for each head."""
         convolution = StateShape(self.taps - 1, self.width)
         matrices = matrix_states(self.heads, self.size, self.size)
-        return Recurrent((*(convolution,) * 3, matrices), Checkpoints(count=4))
+        return Recurrent((*(convolution,) * 3, matrices), Checkpoints(count=4), states_kept=4)
 
 
 class _Filter(Module):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Cache, CacheSize, Causal, LayerKind, Recurrent
+from chaski.kvcache import Cache, CacheSize, Causal, LayerKind
 from chaski.kvcache.previous import StoredRows
 from chaski.ml import ops
 from chaski.ml.backend import Backend
@@ -62,7 +62,10 @@ class NextnModel(Model, Protocol):
         """Return the layer of the block with the tensors `blk.{index}.`; it takes a state and a context."""
 
     def nextn_kinds(self, index: int) -> Sequence[LayerKind]:
-        """List the caches of that layer."""
+        """List the caches of that layer. No token sees those of tokens that the block has no state for.
+
+        A kind whose span states how many tokens are hidden keeps that number.
+        """
 
     def nextn_context(self, inputs: Inputs, index: int, caches: Sequence[Any]) -> tuple[Any, ...]:
         """Return what that layer reads in addition to the state; `caches` are those of its kinds."""
@@ -77,9 +80,6 @@ class NextnModel(Model, Protocol):
 def own_blocks(model: Any, file: GGUFFile) -> OwnBlocks | None:
     """Return the blocks of a model's file; None if it has none, or the model has no use for them."""
     if not hasattr(model, "nextn_layer") or model.config.pooling is not None:
-        return None
-    # Rejected tokens are dropped from the caches of all layers.
-    if not all(kind.can_step_back for kind in model.layer_kinds() if isinstance(kind, Recurrent)):
         return None
     first, end = model.config.num_layers, file.get(f"{file.architecture}.block_count", int)
     present = [index for index in range(first, end) if f"blk.{index}.nextn.eh_proj.weight" in file.tensors]
@@ -134,10 +134,7 @@ class OwnBlocks(StepDraft):
     def _block_kinds(self) -> Sequence[Sequence[LayerKind]]:
         """Return the caches of each block. No token sees those that a block has no state for."""
         return [
-            [
-                replace(kind, span=replace(kind.span, hidden=number)) if isinstance(kind, Causal) else kind
-                for kind in self._model.nextn_kinds(index)
-            ]
+            [_hiding(kind, number) for kind in self._model.nextn_kinds(index)]
             for number, index in enumerate(self._indices, 1)
         ]
 
@@ -208,6 +205,13 @@ class OwnBlocks(StepDraft):
         file = self.target.file
         own = layer_bytes(self.file) / len(self._blocks) + output_share * output_bytes(file)
         return ProposingCost(token=own / token_bytes(file))
+
+
+def _hiding(kind: LayerKind, number: int) -> LayerKind:
+    """Return the kind of a cache whose first `number` tokens no other token sees."""
+    if not isinstance(kind, Causal) or kind.span.hidden is not None:
+        return kind
+    return replace(kind, span=replace(kind.span, hidden=number))
 
 
 def _output_norm(model: Any) -> Norm:

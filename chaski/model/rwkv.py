@@ -20,7 +20,7 @@ def rwkv_kind(file: GGUFFile, size: int, shifts: int) -> Recurrent:
     """
     head = file.get(f"{file.architecture}.wkv.head_size", int)
     matrices = matrix_states(size // head, head, head)
-    return Recurrent((matrices, *(StateShape(1, size),) * shifts), Checkpoints(count=4))
+    return Recurrent((matrices, *(StateShape(1, size),) * shifts), Checkpoints(count=4), states_kept=4)
 
 
 class Vector(Module):

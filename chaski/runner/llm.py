@@ -52,7 +52,7 @@ class LLM(BlockingMethods):
     def __init__(
         self, model: LoadedModel, backend: Backend, engine: Engine, draft: DraftResources | None
     ) -> None:
-        self.prompts = SequenceBuilder(model, engine.can_speculate, engine.draft)
+        self.prompts = SequenceBuilder(model, engine.most_proposed, engine.draft)
         self.adapter_set = model.adapters
         self.has_vision = model.vision is not None
         self.context = model.context

@@ -125,7 +125,6 @@ def test_a_checkpoint_that_lost_its_blocks_gets_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "name"),
     [
-        ("bailingmoe3", "model.layers.{layers}.eh_proj.weight"),
         ("deepseek2", "model.layers.{layers}.eh_proj.weight"),
         ("deepseek4", "mtp.0.main_proj.weight"),  # of DSpark
         ("hy_v4", "model.mtp_layers.0.eh_proj.weight"),

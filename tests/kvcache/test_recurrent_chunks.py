@@ -38,7 +38,7 @@ def test_tokens_of_the_last_two_chunks_can_be_dropped() -> None:
     assert resumable(cache) == [0, 4, 5, 6, 7, 8, 9, 10, 11]
     cache.remove(0, 6)
     assert resumable(cache) == [0, 4, 5, 6]
-    assert cache.can_step_back
+    assert cache.num_droppable == CHUNK
 
 
 def test_rows_that_a_long_batch_has_passed_are_gone() -> None:
@@ -155,3 +155,18 @@ def test_what_is_read_was_written_by_the_same_tokens() -> None:
                     if write:
                         states[write] = own[: len(own) - 1 - (len(own) - 1) % CHUNK]
         assert [cache.length(s) for s in range(4)] == [len(one) for one in written]
+
+
+def test_a_batch_is_taken_back_with_all_that_followed_it() -> None:
+    cache, fresh = make(), make()
+    for each in (cache, fresh):
+        forward(each, (0, 7), (1, 2))
+    first = batch(cache, (0, 1), (1, 1))
+    cache.start_forward(first)
+    for _ in range(3):
+        forward(cache, (0, 1), (1, 1))
+    cache.undo_forward(first)
+    assert (cache.length(0), cache.length(1)) == (7, 2)
+    for _ in range(2):
+        found, wanted = (forward(each, (0, 3), (1, 4)) for each in (cache, fresh))
+        assert [[*part[:4], part[6]] for part in found] == [[*part[:4], part[6]] for part in wanted]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chaski.convert.blocks import blocks_after
+from chaski.convert.blocks import block_metadata, num_blocks
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.experts import expert_metadata
@@ -51,7 +51,7 @@ def metadata(config: Config) -> Metadata:
         **common_metadata(config),
         **latent_metadata(config),
         "attention.value_length": config.get("head_dim", int),
-        "attention.head_count_kv": list(map(int, _attending(config))),
+        "attention.head_count_kv": [*map(int, _attending(config)), *[1] * num_blocks(config)],
         **expert_metadata(
             config,
             "expert_feed_forward_length",
@@ -69,6 +69,7 @@ def metadata(config: Config) -> Metadata:
         "ssm.conv_kernel": config.get("short_conv_kernel_size", int, 4),
         "vocab_size": config.get("vocab_size", int),
         **_limits(config),
+        **block_metadata(config),
     }
 
 
@@ -79,8 +80,8 @@ def _attending(config: Config) -> list[bool]:
 
 
 def _limits(config: Config) -> Metadata:
-    """Return the limits of activations for each layer, 0 for none, as far as they are stated."""
-    layers = config.count("num_hidden_layers")
+    """Return the limits of activations for each layer and block, 0 for none, as far as they are stated."""
+    layers = config.count("num_hidden_layers") + num_blocks(config)
     entries: Metadata = {}
     for key, name in _LIMITS.items():
         if config.values.get(name) is not None:
@@ -108,6 +109,7 @@ def special(config: Config) -> Specials:
         )
     for name in ("ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"):
         found[name] = Special(sources=found[name].sources, source_shape=lambda shape: (shape[1], 1, shape[3]))
+    found["nextn.shared_head_norm"] = Special(sources=("final_layernorm",))
     found["ssm_a"] = Special(
         sources=found["ssm_a"].sources, function=_decays, source_shape=lambda shape: shape[:1]
     )
@@ -119,5 +121,5 @@ _SYNONYMS = {
     "moe_renormalize": "norm_topk_prob",
     "num_expert_group": "n_group",
 }  # transformers' names of settings
-FAMILY = derived_family("bailingmoe3", metadata, special, synonyms=_SYNONYMS, left_out=blocks_after)
+FAMILY = derived_family("bailingmoe3", metadata, special, synonyms=_SYNONYMS)
 CHECKPOINTS = ("BailingMoeV3ForCausalLM", "BailingHybridForCausalLM")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from chaski.convert.blocks import blocks_after
+from chaski.convert.blocks import block_metadata, num_blocks
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.experts import expert_metadata
@@ -23,13 +23,14 @@ def metadata(config: Config) -> Metadata:
     config.expect("index_kpool_always_select_tail", True)
     delta, heads = config.part("linear_attn_config"), config.get("num_attention_heads", int)
     delta.expect("num_heads", heads)
-    layers = config.count("num_hidden_layers")
+    blocks = num_blocks(config)
+    layers = config.count("num_hidden_layers") + blocks
     entries = common_metadata(config)
     limit = config.get("swiglu_limit", float, None)
     limits = (
         {} if limit is None else dict.fromkeys(("swiglu_clamp_exp", "swiglu_clamp_shexp"), [limit] * layers)
     )
-    kinds = config.list("indexer_types", str)
+    own = [*(kind == "full" for kind in config.list("indexer_types", str)), *[True] * blocks]
     return {
         **entries,
         **latent_metadata(config),
@@ -42,9 +43,10 @@ def metadata(config: Config) -> Metadata:
             "leading_dense_block_count",
         ),
         **limits,
-        **({"attention.indexer.types": [kind == "full" for kind in kinds]} if kinds else {}),
+        **({"attention.indexer.types": own} if len(own) == layers else {}),
         "attention.head_count_kv": [
-            int(kind != "linear_attention") for kind in config.list("layer_types", str)
+            *(int(kind != "linear_attention") for kind in config.list("layer_types", str)),
+            *[1] * blocks,
         ],
         "attention.indexer.head_count": config.get("index_n_heads", int),
         "attention.indexer.key_length": config.get("index_head_dim", int),
@@ -60,6 +62,7 @@ def metadata(config: Config) -> Metadata:
         "kda.head_dim": delta.get("head_dim", int),
         "ssm.conv_kernel": delta.get("short_conv_kernel_size", int),
         "vocab_size": config.get("vocab_size", int),
+        **block_metadata(config),
     }
 
 
@@ -82,5 +85,5 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
 
 
 _UNUSED = (r"visual\..*", r"vision_(tower|model)\..*")
-FAMILY = Family("glm5-next", metadata, tensors, _UNUSED, left_out=blocks_after)
+FAMILY = Family("glm5-next", metadata, tensors, _UNUSED)
 CHECKPOINTS = ("Glm5NextForConditionalGeneration",)

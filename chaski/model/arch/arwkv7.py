@@ -18,7 +18,6 @@ from chaski.model.rwkv import rwkv_kind
 ARCHITECTURE = Architecture(
     "arwkv7",
     "ARWKV 7",
-    notes="No speculative decoding: its states cannot drop tokens again.",
     fixed={"attention.causal": (True,)},
 )
 

@@ -21,9 +21,8 @@ ARCHITECTURE = Architecture(
     "Ling 3",
     tools=("glm-4.7",),
     thinking=("glm-4.7",),
-    notes="Text only. No speculative decoding: its states cannot drop tokens again.",
-    reads=("leading_dense_block_count", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
-    leaves_out=("nextn_predict_layers",),
+    notes="Text only.",
+    reads=("leading_dense_block_count", "nextn_predict_layers", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
     fixed={"attention.causal": (True,), "kda.safe_gate": (True,)},
 )
 
@@ -58,12 +57,17 @@ class Model(HybridModel, deepseek2.Model):
         return lambda: DeltaAttention(c.hidden_size, c.eps, delta, bound), delta.kind()
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
-        layers = super().layers(file)
-        for index, layer in enumerate(layers):
-            if not isinstance(layer.ffn, SwiGLU):
-                own, shared = (limited_swiglu(file, f"swiglu_clamp_{part}", index) for part in _PARTS)
-                layer.ffn = experts(file, self.config, self.router(file), own, of_shared=shared)
-        return layers
+        return [self._limited(file, *each) for each in enumerate(super().layers(file))]
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:
+        return self._limited(file, index, super().nextn_layer(file, index))
+
+    def _limited(self, file: GGUFFile, index: int, layer: DecoderLayer) -> DecoderLayer:
+        """Return the layer with the limits of its experts."""
+        if not isinstance(layer.ffn, SwiGLU):
+            own, shared = (limited_swiglu(file, f"swiglu_clamp_{part}", index) for part in _PARTS)
+            layer.ffn = experts(file, self.config, self.router(file), own, of_shared=shared)
+        return layer
 
     def layer(self, file: GGUFFile) -> DecoderLayer:
         attn = latent_attention(file, self.config, HeadGatedLatentAttention)

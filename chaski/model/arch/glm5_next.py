@@ -13,17 +13,26 @@ from msgspec.structs import replace
 
 from chaski.errors import ModelError, UnsupportedError
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, LayerKind, Recurrent, RecurrentLayer, pooled
+from chaski.kvcache import AttentionSpan, Causal, LayerKind, Recurrent, RecurrentLayer, pooled
 from chaski.ml import ops
 from chaski.ml.graph import Rope, Tensor, Weight
 from chaski.ml.moe_ops import Gating
-from chaski.ml.nn import DecoderLayer, LatentAttention, Linear, Module, RouterConfig, SwiGLU, output_rows
+from chaski.ml.nn import (
+    DecoderLayer,
+    LatentAttention,
+    Linear,
+    Module,
+    Norm,
+    RouterConfig,
+    SwiGLU,
+    output_rows,
+)
 from chaski.ml.recurrent_ops import CHUNK
 from chaski.model.arch import deepseek2, llama
 from chaski.model.arch.maple import clamped
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
-from chaski.model.experts import experts, read_router
+from chaski.model.experts import dense_block, experts, read_router
 from chaski.model.hybrid import HybridModel
 from chaski.model.hyper import streams_of, sum_of_streams
 from chaski.model.input import Inputs
@@ -38,9 +47,8 @@ ARCHITECTURE = Architecture(
     "GLM 5.3 Flash",
     tools=("glm-4.7",),
     thinking=("glm-4.7",),
-    notes="Text only. No speculative decoding: its states cannot drop tokens again.",
-    reads=("leading_dense_block_count", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
-    leaves_out=("nextn_predict_layers",),
+    notes="Text only.",
+    reads=("leading_dense_block_count", "nextn_predict_layers", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
     fixed={"attention.causal": (True,), "attention.indexer.kpool_select_tail": (True,)},
 )
 
@@ -171,12 +179,33 @@ class Model(HybridModel, deepseek2.Model):
     def layer(self, file: GGUFFile) -> DecoderLayer:
         return Layer(self.config, latent_attention(file, self.config), self.ffn(file), self._streams)
 
+    def _index_kinds(self, hidden: int | None = None) -> list[LayerKind]:
+        keys = Causal(self._indexer.kv_shape(None), AttentionSpan(hidden=hidden))
+        return [keys, pooled(self._indexer.head_size, 1)]
+
     def layer_kinds(self) -> Sequence[LayerKind]:
-        own: list[LayerKind] = [
-            Causal(self._indexer.kv_shape(None)),
-            pooled(self._indexer.head_size, 1),
-        ]
-        return [*super().layer_kinds(), *own * sum(self._has_indexer)]
+        return [*super().layer_kinds(), *self._index_kinds() * sum(self._has_indexer)]
+
+    def embed_nextn(self, inputs: Inputs) -> Tensor:
+        return super().embed(inputs)
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:
+        """Return a layer with an indexer, but without streams."""
+        is_dense = dense_block(file, self.config, index) is not None
+        feed_forward = self._feed_forward(file, index, is_dense)
+        return llama.Layer(self.config, self._attention(file, has_indexer=True), feed_forward)
+
+    def nextn_kinds(self, index: int) -> Sequence[LayerKind]:
+        # Groups are chosen as a whole, so the keys of the first one include those of the first token.
+        return [self.layer_kind(index), *self._index_kinds(hidden=0)]
+
+    def nextn_context(self, inputs: Inputs, index: int, caches: Sequence[Any]) -> tuple[Any, ...]:
+        cache, keys, pools = caches
+        return SparseHistory(cache, keys), pools
+
+    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
+        """Return the state of the model, whose streams are averaged, or of a block."""
+        return norm(x if x.shape[1] == self.config.hidden_size else self._mean(x))
 
     def router(self, file: GGUFFile) -> RouterConfig:
         return read_router(file, Gating.SIGMOID, normalized=False, has_bias=True)
@@ -188,8 +217,11 @@ class Model(HybridModel, deepseek2.Model):
         return streams_of(super().embed(inputs), self._streams.count)
 
     def head(self, x: Tensor, softcap: float = 0.0) -> Tensor:
+        return super().head(self._mean(x), softcap)
+
+    def _mean(self, x: Tensor) -> Tensor:
         count, size = self._streams.count, self._streams.size
-        return super().head(sum_of_streams(x, count, size) * (1 / count), softcap)
+        return sum_of_streams(x, count, size) * (1 / count)
 
     def __call__(self, inputs: Inputs, caches: Sequence[Any]) -> Tensor:
         more = iter(caches[len(self.blk) :])
@@ -220,5 +252,5 @@ def _block(file: GGUFFile) -> int:
 def _activation(file: GGUFFile, layer: int, part: str) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the SwiGLU of a layer, with bounds if the file has some."""
     limits = file.get(f"{file.architecture}.swiglu_clamp_{part}", list[float], None)
-    limit = 0.0 if limits is None else float(limits[layer])
+    limit = 0.0 if limits is None or layer >= len(limits) else float(limits[layer])
     return partial(clamped, limit=limit) if limit > 0 else ops.swiglu

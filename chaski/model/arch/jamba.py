@@ -19,7 +19,6 @@ from chaski.model.selective_scan import Mamba, MambaConfig
 ARCHITECTURE = Architecture(
     "jamba",
     "Jamba 1.5 to 1.7, Mini and Large, Jamba Reasoning 3B, Jamba 2",
-    notes="No speculative decoding: its states cannot drop tokens again.",
     fixed={"attention.causal": (True,)},
 )
 

@@ -41,7 +41,7 @@ ARCHITECTURE = Architecture(
     "Kimi K3",
     tools=("kimi-k3",),
     thinking=("kimi-k3",),
-    notes="Text only. No speculative decoding: its states cannot drop tokens again.",
+    notes="Text only.",
     reads=("activation.situ_beta", "activation.situ_linear_beta", "leading_dense_block_count"),
     fixed={"attention.causal": (True,)},
 )

@@ -21,7 +21,6 @@ ARCHITECTURE = Architecture(
     "kimi-linear",
     "Kimi Linear",
     tools=("kimi-k2",),
-    notes="No speculative decoding: its states cannot drop tokens again.",
     reads=("leading_dense_block_count",),
     fixed={"attention.causal": (True,)},
 )

@@ -9,10 +9,11 @@ from chaski.formats.gguf import GGUFFile
 from chaski.kvcache import Causal, LayerCache, LayerKind, Recurrent, RecurrentLayer, StateShape
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import ConvKernel, Embedding, Linear, Module, RMSNorm, SwiGLU, output_rows
+from chaski.ml.nn import ConvKernel, Linear, Module, RMSNorm, SwiGLU, output_rows
 from chaski.model.arch.qwen3 import Attention
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig, kv_heads
+from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.projectors import read_vision
@@ -22,7 +23,6 @@ ARCHITECTURE = Architecture(
     "LFM 2 and 2.5, dense, LFM2-VL",
     tools=("lfm2",),
     thinking=("lfm2-thinking",),
-    notes="No speculative decoding: its convolutions cannot drop tokens again.",
     fixed={"attention.causal": (True,)},
 )
 
@@ -74,20 +74,19 @@ class ConvLayer(Layer):
         return self.finish(x, self.shortconv(self.attn_norm(x), cache), outputs)
 
 
-class Model(Module):
+class Model(Decoder):
     vision: MultimodalProcessor | None = None
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        self.config = config = DecoderConfig.read(file)
-        self.context = config.context_length
+        config = DecoderConfig.read(file)
+        super().__init__(config)
+        self.token_embd_norm = self.output_norm  # files have this name for the last norm
+        del self.output_norm
         self._taps = file.get(f"{file.architecture}.shortconv.l_cache", int)
-        self.token_embd = Embedding(config.vocab_size, config.hidden_size)
         self.blk = [
             AttentionLayer(config) if heads else ConvLayer(config, self._taps)
             for heads in kv_heads(file, config.num_layers)
         ]
-        self.token_embd_norm = RMSNorm(config.hidden_size, config.eps)  # despite its name, the last norm
-        self.output = Linear(config.hidden_size, config.vocab_size, optional=True)
         self._rope = config.rope.rope(neox=True)
         self.vision = read_vision(file, projector, config.hidden_size)
 
@@ -102,7 +101,7 @@ class Model(Module):
         x = inputs.with_images(self.token_embd(inputs.tokens))
         for layer, cache in zip(self.blk, caches, strict=True):
             x = layer(x, rope, cache, inputs.enter(layer, self.blk, x))
-        x = self.token_embd_norm(inputs.leave(x))
-        if self.config.pooling is not None:
-            return x
-        return self.output(x) if self.output.weight.is_present else self.token_embd.project(x)
+        return self.head(inputs.leave(x))
+
+    def head(self, x: Tensor, softcap: float = 0.0) -> Tensor:
+        return self.output_of(self.token_embd_norm(x), softcap)

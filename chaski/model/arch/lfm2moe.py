@@ -12,7 +12,6 @@ ARCHITECTURE = Architecture(
     "lfm2moe",
     "LFM 2 8B-A1B, 24B-A2B",
     tools=("lfm2",),
-    notes="No speculative decoding: its convolutions cannot drop tokens again.",
     reads=("leading_dense_block_count",),
     fixed={"attention.causal": (True,)},
 )

@@ -17,7 +17,6 @@ from chaski.model.selective_scan import Mamba, MambaConfig
 ARCHITECTURE = Architecture(
     "mamba",
     "Mamba, Falcon Mamba",
-    notes="No speculative decoding: its states cannot drop tokens again.",
     reads=("ssm.dt_b_c_rms",),
     fixed={"attention.causal": (True,)},
 )

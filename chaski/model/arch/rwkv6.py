@@ -21,7 +21,6 @@ from chaski.model.rwkv import Lerp, Vector, rwkv_kind
 ARCHITECTURE = Architecture(
     "rwkv6",
     "RWKV 6 World (Finch)",
-    notes="No speculative decoding: its states cannot drop tokens again.",
     reads=("rescale_every_n_layers",),
     fixed={"attention.causal": (True,)},
 )

@@ -21,7 +21,6 @@ ARCHITECTURE = Architecture(
     "QRWKV 6, QwQ RWKV 6",
     tools=("hermes",),
     thinking=("hermes",),
-    notes="No speculative decoding: its states cannot drop tokens again.",
     fixed={"attention.causal": (True,)},
 )
 

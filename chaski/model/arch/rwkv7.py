@@ -20,7 +20,6 @@ from chaski.model.rwkv import Lerp, Vector, rwkv_kind
 ARCHITECTURE = Architecture(
     "rwkv7",
     "RWKV 7 World, RWKV 7 G1",
-    notes="No speculative decoding: its states cannot drop tokens again.",
     fixed={"attention.causal": (True,)},
 )
 

@@ -72,6 +72,6 @@ class Ahead:
         cache, has_waited = self._prefix_cache, self._in_flight.num_ahead >= _MOST_AHEAD
         if self._sequences.can_admit or cache.must_keep or (cache.has_noted and has_waited):
             return False
-        for_sure = not self._cache.can_step_back
+        for_sure = self._cache.num_droppable < _MOST_AHEAD
         rows = self._in_flight.batches[0].prepared.last_rows()
         return all(sequence.takes_largest(for_sure) for sequence in rows)

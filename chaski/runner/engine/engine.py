@@ -82,9 +82,9 @@ class Engine:
         self._overlap = Overlap(in_flight, next_batch, sequences, self._isolation)
 
     @property
-    def can_speculate(self) -> bool:
-        """True if rejected tokens can be dropped without recomputing other tokens."""
-        return self._cache.can_step_back
+    def most_proposed(self) -> int:
+        """Return how many rejected tokens can be dropped without recomputing other tokens."""
+        return self._cache.num_droppable
 
     @property
     def unused_cache_bytes(self) -> int:

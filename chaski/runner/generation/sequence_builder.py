@@ -98,15 +98,16 @@ class LoadedModel(Struct, frozen=True):
 class SequenceBuilder(PromptBuilder):
     """Makes the sequences of one loaded model. Safe to use from several threads.
 
-    `can_speculate`: whether sequences may propose tokens. `draft` proposes them; None for none.
+    `most_proposed`: the largest number of tokens that a sequence may propose at once. `draft` proposes them;
+    None for none.
     """
 
-    def __init__(self, model: LoadedModel, can_speculate: bool, draft: Draft | None) -> None:
+    def __init__(self, model: LoadedModel, most_proposed: int, draft: Draft | None) -> None:
         super().__init__(
             model.file, model.config, model.context, model.defaults, model.vision, model.max_context
         )
         self._model = model
-        self._can_speculate = can_speculate
+        self._most_proposed = most_proposed
         self._draft = draft
         self._adapters = model.adapters
         self._compilers: dict[frozenset[int], GrammarCompiler] = {}
@@ -274,9 +275,9 @@ class SequenceBuilder(PromptBuilder):
             thoughts=self._thoughts(limits, rules),
             context=self.context,
             shift=None if prepared.num_keep is None else Shift(self.context, prepared.num_keep),
-            max_proposed=limits.draft_num_predict if self._can_speculate else 0,
+            max_proposed=min(limits.draft_num_predict, self._most_proposed),
             draft=self._draft,
-            written=written if self._can_speculate else (),
+            written=written,
             sampling=sampling,
             rules=rules,
             end_ids=ends | stops,

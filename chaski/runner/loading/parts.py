@@ -26,7 +26,7 @@ from chaski.model.registry import Model, build_model, max_context_of
 from chaski.runner.adapters.adapter_set import AdapterSet
 from chaski.runner.loading.files import OpenedModel
 from chaski.runner.loading.gpus import GPUWishes
-from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, check_takes_back, kv_types
+from chaski.runner.loading.reservation import MemoryNeeds, Reservation, check_form, kv_types
 from chaski.runner.loading.sizes import (
     USUAL_BATCH,
     WHOLE,
@@ -299,10 +299,8 @@ class ReservedModel:
         return replace(needs, adapters=num_bytes, adapted=adapted)
 
     def check(self) -> None:
-        """Raise OutOfMemoryError where a device has too little memory, or UnsupportedError for a draft."""
+        """Raise OutOfMemoryError where a device has too little memory."""
         self.needs.check()
-        if self.draft is not None:
-            check_takes_back(self.places.cache, self._parts.file)
 
     def close(self) -> None:
         """Release everything."""

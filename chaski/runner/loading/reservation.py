@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chaski.errors import OptionError, OutOfMemoryError, UnsupportedError
+from chaski.errors import OptionError, OutOfMemoryError
 from chaski.formats.gguf import GGUFFile
 from chaski.formats.quant import QuantType
 from chaski.kvcache import Cache, CacheSize, KindMemory, KVTypes, build_cache, cache_memory
@@ -27,7 +27,7 @@ from chaski.runner.engine.images import EncodedImages
 from chaski.runner.loading.sizes import Sizing
 from chaski.runner.speculation.own_heads import OwnHeads
 
-__all__ = ["MemoryNeeds", "Reservation", "check_form", "check_takes_back", "kv_types"]
+__all__ = ["MemoryNeeds", "Reservation", "check_form", "kv_types"]
 
 # Rows of logits in one batch: more make `logits` faster and cost vocab_size floats each.
 _MIN_OUTPUTS = 16
@@ -154,8 +154,6 @@ class Reservation:
         self.needs = MemoryNeeds(weights, caches, None, available, shared=shared, in_files=in_files)
         if not self.needs.missing:
             self.cache = build_cache(backend, kinds, size, types)
-            if draft is not None:
-                check_takes_back(self.cache, file)
             makes_text = model.config.pooling is None
             least = _MIN_OUTPUTS if model.config.is_causal else _OUTPUTS_TO_DENOISE
             self.program = Program(
@@ -185,12 +183,6 @@ def _image_memory(backend: Backend, shape: EncoderShape, dtype: DType, parallel:
     num_bytes = EncodedImages.bytes_for(shape, parallel)
     rows = num_bytes // (4 * shape.row_size)
     return [encoder_memory(backend, shape, dtype), KindMemory("encoded images", 1, rows, {HOST: num_bytes})]
-
-
-def check_takes_back(cache: Cache, file: GGUFFile) -> None:
-    """Raise UnsupportedError where a model that has a draft cannot drop the tokens that it rejects."""
-    if not cache.can_step_back:
-        raise UnsupportedError(f"{file.path.name} cannot take back rejected tokens: load it without a draft")
 
 
 def kv_types(name: str | None, backend: Backend, file: GGUFFile) -> KVTypes:

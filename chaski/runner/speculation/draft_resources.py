@@ -48,10 +48,6 @@ class DraftResources:
     def load(self, progress: ProgressCallback) -> DraftModel:
         """Read the weights, and return the model that proposes."""
         program, cache = self._reserved.program, self._reserved.cache
-        if not cache.can_step_back:
-            raise UnsupportedError(
-                f"{self._file.path.name} cannot be a draft: it cannot take back rejected tokens"
-            )
         self._backend.load(progress)
         return DraftModel(program, cache, self._size.sequences, self._num_shared, self._cost)
 

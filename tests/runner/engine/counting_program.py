@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -153,8 +154,8 @@ class CountingProgram:
             self.calls.append(f"wait {most}")
 
     @property
-    def can_step_back(self) -> bool:
-        return self.can_go_back
+    def num_droppable(self) -> int:
+        return sys.maxsize if self.can_go_back else 0
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         assert source != target

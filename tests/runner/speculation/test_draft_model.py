@@ -211,7 +211,6 @@ def test_the_reference_backend_drafts_too(folder: Path, backend: str) -> None:
             r"guide\.gguf cannot be the draft of target\.gguf: token 0 is .*; a draft needs the same",
         ),
         ("target.gguf", "embedders/nomic-bert.gguf", UnsupportedError, "nomic-bert.gguf makes embeddings"),
-        ("architectures/lfm2.gguf", "architectures/lfm2.gguf", UnsupportedError, "cannot take back"),
     ],
 )
 def test_what_cannot_be_a_draft(

@@ -182,9 +182,8 @@ def test_a_draft_of_another_model_is_refused(
         chaski.load(pair[0], draft=draft)
 
 
-@pytest.mark.parametrize("name", ["lfm2", "gemma3n"])
-def test_models_that_cannot_have_one_say_why(name: str, tmp_path: Path) -> None:
-    target = write_quieter(name, tmp_path / "model.gguf")
+def test_a_model_that_cannot_have_one_says_why(tmp_path: Path) -> None:
+    target = write_quieter("gemma3n", tmp_path / "model.gguf")
     draft = write_eagle3(target, tmp_path / "draft.gguf")
     with pytest.raises(chaski.UnsupportedError, match=r"load (it|the model) without"):
         chaski.load(target, draft=draft)

@@ -25,7 +25,7 @@ from tests.tiers import long_after
 
 NAMES = ("qwen35", "qwen35moe", "qwen3next")
 MORE = ("own-output", "two-heads")
-DRAFTED = ("qwen3", "gemma3", "gpt-oss", "qwen35 drafted")
+DRAFTED = ("qwen3", "gemma3", "gpt-oss", "lfm2", "qwen35 drafted")
 BLOCKS = ("qwen3 blocks", "qwen35 blocks")
 ASSISTED = ("gemma4", "gemma4-small")
 OWN = tuple(variant.replace("/", " ") for variant in NEXTN)
@@ -123,7 +123,9 @@ def proposals(model: chaski.LLM, prompt: list[int], **options: Any) -> tuple[Any
     return answer.token_ids, answer.done.proposed_tokens, answer.done.accepted_tokens
 
 
-@pytest.mark.parametrize("name", ["qwen35", "two-heads", "glm4moe usual", "mimo2 usual", "step35 usual"])
+@pytest.mark.parametrize(
+    "name", ["qwen35", "two-heads", "glm4moe usual", "glm5_next usual", "mimo2 usual", "step35 usual"]
+)
 def test_the_same_tokens_are_proposed_in_chunks_and_behind_a_cached_prompt(folder: Path, name: str) -> None:
     """They depend on the keys that the block stores, so these are the same, too."""
     longer = [*PROMPT, 7, 9, 11]
