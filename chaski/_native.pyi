@@ -322,12 +322,14 @@ class ExpertStore:
         The bytes of memory that contain experts.
         """
 
-    def start(self, bytes: int, readers: int) -> None: ...
+    def start(self, bytes: int, readers: int, patience: int) -> None:
+        """A batch tries failed reads again for up to `patience` milliseconds."""
+
     def resize(self, bytes: int) -> None: ...
     def stop(self) -> None: ...
-    def take_error(self) -> tuple[int, int] | None:
+    def take_missing(self) -> tuple[int, int, list[tuple[int, int]]] | None:
         """
-        The number of a stack that a batch could not read, and the error; None for none.
+        The number of a stack that the last batch could not read, the error, and each row that lacked an expert, with the number of its dimension; None if nothing was missing.
         """
 
 def expert_store(isa: str) -> ExpertStore: ...

@@ -81,7 +81,8 @@ std::vector<std::int64_t> ExpertStore::slots_within(std::int64_t bytes) const {
     return slots;
 }
 
-void ExpertStore::start(std::int64_t bytes, int readers) {
+void ExpertStore::start(std::int64_t bytes, int readers, std::chrono::milliseconds patience) {
+    patience_ = patience;
     const std::vector<std::int64_t> slots = slots_within(bytes);
     std::size_t size = 0;
     for (std::size_t i = 0; i < parts_.size(); ++i) size += slots[i] * parts_[i]->slot_bytes;
@@ -111,6 +112,7 @@ void ExpertStore::stop() {
     }
     work_.notify_all();
     complete_.notify_all();
+    stopping_.notify_all();
     for (std::thread& reader : readers_) reader.join();
     readers_.clear();
 }
@@ -168,9 +170,15 @@ const std::uint8_t* ExpertStore::panels(int stack, std::int32_t number) {
     if (const std::uint8_t* panels = expert.panels.load(std::memory_order_acquire)) return panels;
     std::unique_lock lock(mutex_);
     const auto is_there = [&] { return expert.panels.load(std::memory_order_relaxed) != nullptr; };
-    complete_.wait(lock, [&] { return is_there() || expert.error != 0 || is_stopping_; });
-    if (!is_there() && !error_) error_ = {stack, expert.error};
+    const auto is_lost = [&] { return expert.error != 0 && expert.unread == 0; };
+    complete_.wait(lock, [&] { return is_there() || is_lost() || is_stopping_; });
     return expert.panels.load(std::memory_order_relaxed);
+}
+
+void ExpertStore::miss(int stack, std::int32_t number, int dim, std::int64_t row) {
+    const std::lock_guard lock(mutex_);
+    if (!missing_) missing_ = {stack, parts_[stack]->experts[number].error, {}};
+    missing_->rows.emplace(dim, row);
 }
 
 void ExpertStore::computed(int stack, std::int32_t number, std::int64_t panels) {
@@ -183,9 +191,10 @@ void ExpertStore::computed(int stack, std::int32_t number, std::int64_t panels) 
     if (!part.wanted.empty()) work_.notify_one();
 }
 
-std::optional<std::pair<int, int>> ExpertStore::take_error() {
+std::optional<MissingRows> ExpertStore::take_missing() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(error_, std::nullopt);
+    patience_end_.reset();
+    return std::exchange(missing_, std::nullopt);
 }
 
 std::int64_t ExpertStore::filled_bytes() const {
@@ -207,11 +216,18 @@ StackCounts ExpertStore::counts(int stack) const {
 }
 
 bool ExpertStore::next(Piece& piece) {
-    if (current_.part == nullptr && !begin_wanted() && !begin_filling()) return false;
+    if (current_.part == nullptr && !begin_again() && !begin_wanted() && !begin_filling()) return false;
     piece = current_;
     piece.end = std::min(current_.end, piece.begin + panels_at_once(piece.part->stack, kPiece));
     current_.begin = piece.end;
     if (current_.begin == current_.end) current_.part = nullptr;
+    return true;
+}
+
+bool ExpertStore::begin_again() {
+    if (again_.empty()) return false;
+    current_ = again_.front();
+    again_.pop_front();
     return true;
 }
 
@@ -291,18 +307,33 @@ void ExpertStore::finish(const Piece& piece, int error) {
     Part& part = *piece.part;
     Expert& expert = *piece.expert;
     expert.unread -= piece.end - piece.begin;
-    if (error != 0) expert.error = error;
-    part.counts.bytes_read += (piece.end - piece.begin) * kLanes * part.stack.stride;
-    if (expert.error != 0) complete_.notify_all();
-    if (expert.unread > 0) return;
-    if (expert.error != 0) {
-        leave(part, expert);
-        return;
+    if (error != 0) {
+        expert.error = error;
+    } else {
+        part.counts.bytes_read += (piece.end - piece.begin) * kLanes * part.stack.stride;
     }
-    expert.panels.store(reinterpret_cast<const std::uint8_t*>(part.memory) + expert.slot * part.slot_bytes,
-                        std::memory_order_release);
-    drop_if_surplus(part, expert);
+    if (expert.unread > 0) return;
+    if (expert.error == 0) {
+        const std::byte* panels = part.memory + expert.slot * part.slot_bytes;
+        expert.panels.store(reinterpret_cast<const std::uint8_t*>(panels), std::memory_order_release);
+        drop_if_surplus(part, expert);
+    } else if (expert.is_needed && is_patient()) {
+        // It keeps its slot: the others may belong to experts that are computed later.
+        expert.error = 0;
+        expert.unread = num_panels(part.stack.rows);
+        again_.push_back({&part, &expert, 0, expert.unread});
+        return;
+    } else {
+        leave(part, expert);
+    }
     complete_.notify_all();
+}
+
+// Whether the batch still tries failed reads again.
+bool ExpertStore::is_patient() {
+    const auto now = std::chrono::steady_clock::now();
+    if (!patience_end_) patience_end_ = now + patience_;
+    return now < *patience_end_;
 }
 
 void ExpertStore::work(std::uint8_t* room) {
@@ -318,6 +349,7 @@ void ExpertStore::work(std::uint8_t* room) {
         lock.unlock();
         const int error = read(piece, room);
         lock.lock();
+        if (error != 0) stopping_.wait_for(lock, kPause, [&] { return is_stopping_; });
         finish(piece, error);
     }
 }

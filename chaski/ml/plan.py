@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-__all__ = ["FromLaunch", "Input", "Launch", "Plan", "ReadsAhead", "misfit"]
+from chaski.errors import ModelError
+
+__all__ = ["FailedRowsError", "FromLaunch", "Input", "Launch", "Plan", "ReadsAhead", "misfit"]
 
 
 class Launch(Protocol):
@@ -27,6 +29,15 @@ class Launch(Protocol):
 
     def drop(self, output: str) -> None:
         """Release a result, so that a later run need not keep it. `FromLaunch` may still refer to it."""
+
+
+class FailedRowsError(ModelError):
+    """Weights that some rows of a launch need cannot be read. All other rows are right."""
+
+    def __init__(self, message: str, rows: Mapping[str, Sequence[int]]) -> None:
+        """`rows`: the failed rows of each run-time dimension, by its name."""
+        super().__init__(message)
+        self.rows = rows
 
 
 class FromLaunch(Struct, frozen=True, eq=False):

@@ -8,7 +8,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "expert_stack.h"
 #include "isa.h"
@@ -38,14 +42,23 @@ ExpertStack add_stack(std::shared_ptr<ExpertStore> store, int layer, int type, s
     return {std::move(store), number};
 }
 
-void start(ExpertStore& store, std::int64_t bytes, int readers) {
-    require(readers > 0 && store.total_bytes() > 0, "experts: no readers or no experts");
-    store.start(bytes, readers);
+void start(ExpertStore& store, std::int64_t bytes, int readers, int patience) {
+    require(readers > 0 && patience >= 0 && store.total_bytes() > 0, "experts: no readers or no experts");
+    store.start(bytes, readers, std::chrono::milliseconds(patience));
 }
 
 std::tuple<int, std::int64_t, std::int64_t, std::int64_t, std::int64_t> counts(const ExpertStack& of) {
     const StackCounts counts = of.store->counts(of.number);
     return {of.stack().layer, counts.requests, counts.hits, counts.bytes_read, counts.slots};
+}
+
+// The number of a stack that the last batch could not read, the error, and the rows that needed it.
+using Missing = std::tuple<int, int, std::vector<std::pair<int, std::int64_t>>>;
+
+std::optional<Missing> take_missing(ExpertStore& store) {
+    const std::optional<MissingRows> found = store.take_missing();
+    if (!found) return std::nullopt;
+    return Missing{found->stack, found->error, {found->rows.begin(), found->rows.end()}};
 }
 
 }  // namespace
@@ -59,11 +72,14 @@ void bind_experts(nb::module_& m) {
         .def_prop_ro("total_bytes", &ExpertStore::total_bytes)
         .def_prop_ro("least_bytes", &ExpertStore::least_bytes)
         .def_prop_ro("filled_bytes", &ExpertStore::filled_bytes, "The bytes of memory that contain experts.")
-        .def("start", &start, "bytes"_a, "readers"_a)
+        .def("start", &start, "bytes"_a, "readers"_a, "patience"_a,
+             "A batch tries failed reads again for up to `patience` milliseconds.")
         .def("resize", &ExpertStore::resize, "bytes"_a, nb::call_guard<Unlocked>())
         .def("stop", &ExpertStore::stop, nb::call_guard<Unlocked>())
-        .def("take_error", &ExpertStore::take_error,
-             "The number of a stack that a batch could not read, and the error; None for none.");
+        .def("take_missing", &take_missing,
+             "The number of a stack that the last batch could not read, the error, and each row that lacked "
+             "an "
+             "expert, with the number of its dimension; None if nothing was missing.");
     m.def("expert_store", &make_store, "isa"_a);
 
     nb::class_<ExpertStack>(m, "ExpertStack")

@@ -10,9 +10,15 @@
 // The priority of an expert is the number of tokens that chose it, where a token counts half as much after
 // `kHalfLife` later ones. It decides by frequency and recency ("LRFU", Lee et al. 2001). While nothing
 // is requested, readers fill empty slots, one matrix at a time.
+//
+// A failed read of a matrix that the batch needs is tried again until some time has passed since the first
+// failure of the batch. Rows of experts that are still missing then become zero, and are reported. All other
+// rows are right, because no row depends on another one within a batch, except through keys and values of its
+// own sequence.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -20,8 +26,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "direct_file.h"
@@ -42,6 +50,14 @@ struct StackCounts {
     std::int64_t hits = 0;  // of these, those that were in memory when they were requested
     std::int64_t bytes_read = 0;
     std::int64_t slots = 0;
+};
+
+// Rows of a batch that lacked an expert: pairs of the number of their dimension and a row; and the first
+// stack that could not be read, with the error, see DirectFile.
+struct MissingRows {
+    int stack;
+    int error;
+    std::set<std::pair<int, std::int64_t>> rows;
 };
 
 class ExpertStore {
@@ -69,8 +85,9 @@ class ExpertStore {
     std::int64_t total_bytes() const { return bytes_with(std::numeric_limits<std::int64_t>::max()); }
     std::int64_t least_bytes() const { return bytes_with(kLeastSlots); }
 
-    // Reserves memory of up to `bytes` and starts to read. Throws std::bad_alloc and std::system_error.
-    void start(std::int64_t bytes, int readers);
+    // Reserves memory of up to `bytes` and starts to read. A batch tries failed reads again for the time of
+    // `patience`. Throws std::bad_alloc and std::system_error.
+    void start(std::int64_t bytes, int readers, std::chrono::milliseconds patience);
     // Changes the memory that slots take, up to that of `start`. Callable while a batch is computed, which
     // keeps the experts that it needs until they are computed.
     void resize(std::int64_t bytes);
@@ -81,13 +98,15 @@ class ExpertStore {
     void request(std::span<const int> stacks, std::span<const ChosenExpert> chosen, std::int64_t tokens);
     // The numbers of the chosen experts within `chosen`, those in memory first.
     std::span<const std::int32_t> order(int stack) const { return parts_[stack]->order; }
-    // Waits for the panels of an expert. Null if they cannot be read, which `take_error` reports.
+    // Waits for the panels of an expert. Null if they cannot be read; then `miss` notes a row that needs
+    // them.
     const std::uint8_t* panels(int stack, std::int32_t expert);
+    void miss(int stack, std::int32_t expert, int dim, std::int64_t row);
     // Releases an expert when all panels of its matrix have been computed with all of its rows.
     void computed(int stack, std::int32_t expert, std::int64_t panels);
 
-    // The error of a batch that lacked an expert, see DirectFile, and the stack; forgets it.
-    std::optional<std::pair<int, int>> take_error();
+    // The rows of the last batch that lacked an expert; forgets them.
+    std::optional<MissingRows> take_missing();
     // The bytes of the slots that contain experts.
     std::int64_t filled_bytes() const;
     StackCounts counts(int stack) const;
@@ -96,7 +115,8 @@ class ExpertStore {
     static constexpr std::int64_t kLeastSlots = 2;  // one to compute with while the other is read
     static constexpr std::int64_t kHalfLife = 256;  // tokens
     static constexpr std::int32_t kNone = -1;
-    static constexpr std::int64_t kPiece = 1 << 20;  // bytes of a file that a reader takes at once
+    static constexpr std::chrono::milliseconds kPause{20};  // after a failed read
+    static constexpr std::int64_t kPiece = 1 << 20;         // bytes of a file that a reader takes at once
 
     struct Expert {
         std::atomic<const std::uint8_t*> panels{nullptr};  // null until they are complete
@@ -135,6 +155,7 @@ class ExpertStore {
     // The following need the lock.
     void note(Part& part, std::span<const ChosenExpert> chosen, std::int64_t tokens);
     bool next(Piece& piece);
+    bool begin_again();
     bool begin_wanted();
     bool begin_filling();
     void begin(Part& part, std::int32_t expert, std::int64_t slot);
@@ -142,6 +163,7 @@ class ExpertStore {
     void leave(Part& part, Expert& expert);
     void drop_if_surplus(Part& part, Expert& expert);
     void finish(const Piece& piece, int error);
+    bool is_patient();
 
     void work(std::uint8_t* room);
     int read(const Piece& piece, std::uint8_t* room) const;
@@ -153,12 +175,16 @@ class ExpertStore {
     mutable std::mutex mutex_;
     std::condition_variable work_;      // for readers
     std::condition_variable complete_;  // for computing threads
+    std::condition_variable stopping_;  // for readers that pause after a failed read
     bool is_stopping_ = false;
     std::vector<int> requested_;             // stacks with wanted experts, which are read first
     Piece current_{nullptr, nullptr, 0, 0};  // the rest of the matrix whose pieces readers take now
+    std::deque<Piece> again_;                // matrices that could not be read
     std::size_t filling_ = 0;                // the stack in which empty slots are looked for next
     const Expert* filled_ = nullptr;         // the last expert that was read into an empty slot unasked
-    std::optional<std::pair<int, int>> error_;
+    std::optional<MissingRows> missing_;
+    std::chrono::milliseconds patience_{};
+    std::optional<std::chrono::steady_clock::time_point> patience_end_;
     std::vector<std::thread> readers_;
 };
 

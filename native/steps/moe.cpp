@@ -249,6 +249,12 @@ void ExpertMatmulStep::multiply(std::int64_t group, std::int64_t panel_begin, st
     if (const std::uint8_t* panels = store->panels(stack, expert)) {
         const Matrix m{store->stack(stack).type, rows, k, panels};
         multiply_(m, panel_begin, panel_end, x, n, out, scratch);
+    } else {
+        const std::int64_t begin = panel_begin * kLanes, end = std::min(panel_end * kLanes, rows);
+        for (std::int64_t i = row; i < row + n; ++i) {
+            std::fill(y_ + i * rows + begin, y_ + i * rows + end, 0.0f);
+            store->miss(stack, expert, dim_, groups_[i].pair / count_);
+        }
     }
     store->computed(stack, expert, panel_end - panel_begin);
 }

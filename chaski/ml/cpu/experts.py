@@ -22,6 +22,7 @@ from chaski.ml.backend import LayerExperts
 from chaski.ml.cpu.weight_files import laid_out_type, unreadable
 from chaski.ml.graph import Weight
 from chaski.ml.machine import available_memory, total_memory
+from chaski.ml.plan import FailedRowsError
 
 __all__ = ["ExpertMemory", "is_experts"]
 
@@ -29,6 +30,8 @@ _EXPERTS = re.compile(r"blk\.(\d+)\.\w+_(?:ch)?exps\b")
 
 # Reads that the disk has at the same time. Most disks reach their full speed with fewer.
 _READERS = 8
+# Milliseconds for which a batch tries reads again that fail.
+_PATIENCE = 500
 
 # The share of the machine's memory that stays free in addition to everything that a model takes.
 _SPARE = 0.05
@@ -110,18 +113,26 @@ class ExpertMemory:
             free = available_memory() - others - _spare()
             self.budget = min(self.total_bytes, max(self.budget, free))
         self._used = self.budget
-        self._store.start(self.budget, _READERS)
+        self._store.start(self.budget, _READERS, _PATIENCE)
         self._thread = threading.Thread(target=self._watch, name="chaski-experts", daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
-        """Raise ModelError if the last batch lacked an expert that could not be read."""
-        failed = self._store.take_error()
-        if failed is not None:
-            number, code = failed
-            stack = self._stacks[number]
-            shortened = f"{stack.name} is missing, because the file has become shorter"
-            raise unreadable(stack.info.path, shortened if code < 0 else os.strerror(code))
+    def check(self, dims: Sequence[str]) -> None:
+        """Raise FailedRowsError if rows of the last batch lacked experts that could not be read.
+
+        dims: the names of the run-time dimensions of its plan
+        """
+        missing = self._store.take_missing()
+        if missing is None:
+            return
+        number, code, places = missing
+        rows: dict[str, list[int]] = {}
+        for dim, row in places:
+            rows.setdefault(dims[dim], []).append(row)
+        stack = self._stacks[number]
+        shortened = f"{stack.name} is missing, because the file has become shorter"
+        error = unreadable(stack.info.path, shortened if code < 0 else os.strerror(code))
+        raise FailedRowsError(str(error), rows)
 
     def layers(self) -> tuple[LayerExperts, ...]:
         """Return what each layer has requested and read so far."""

@@ -127,11 +127,14 @@ class Loading:
             self._lay_out(self._pool, groups, progress)
         progress(1.0)
 
-    def ran(self) -> None:
-        """Record that a plan has run. Raises ModelError if weights that it needed could not be read."""
+    def ran(self, dims: Sequence[str]) -> None:
+        """Record that a plan with these run-time dimensions has run.
+
+        Raises ModelError if weights that it needed could not be read: FailedRowsError if only some rows did.
+        """
         thread = self._thread
         if self._experts is not None:
-            self._experts.check()
+            self._experts.check(dims)
         if self._stays_in_files:
             self._check()
         if thread is not None:

@@ -145,7 +145,7 @@ class CPUPlan:
             if self._tracer is not None:
                 self._tracer.end()
             self.is_running = False
-            self._loading.ran()
+            self._loading.ran(list(self._dims))
             self._variants.keep()
 
     def _view(self, dtype: DType, buffer: Buffer, offsets: Mapping[Buffer, int]) -> npt.NDArray[Any]:

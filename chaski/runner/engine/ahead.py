@@ -45,7 +45,7 @@ class Ahead:
         """Launch `upcoming` ahead and end the batch before it, if possible; return whether it was."""
         if upcoming is None or not self._can_launch(upcoming):
             return False
-        before, run = self._in_flight.batches[0]
+        before, run, _ = self._in_flight.batches[0]
         run.drop_outputs()
         rows = before.last_rows()
         self._in_flight.launch(upcoming, (run, rows))

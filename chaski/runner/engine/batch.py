@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from itertools import accumulate, chain
@@ -62,6 +63,12 @@ class PreparedBatch(Struct, frozen=True):
         """Return the index of the last output of each sequence with outputs."""
         each = zip(self.shares, self.num_outputs, accumulate(self.num_outputs), strict=True)
         return {sequence: end - 1 for (sequence, _), count, end in each if count}
+
+    def sequences_of(self, rows: Mapping[str, Items[int]]) -> set[Sequence]:
+        """Return the sequences that have these rows of the dimensions `tokens` and `outputs`."""
+        outputs = self.batch.outputs[list(rows.get("outputs", ()))].tolist()
+        ends = list(accumulate(count for _, count in self.shares))
+        return {self.shares[bisect_right(ends, place)][0] for place in (*rows.get("tokens", ()), *outputs)}
 
     def inputs_after(self, run: Run, last: Mapping[Sequence, int]) -> Mapping[str, Input]:
         """Return the inputs; tokens that are not known yet are taken from `run`.

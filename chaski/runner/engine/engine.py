@@ -28,6 +28,7 @@ from chaski.runner.engine.overlap import Overlap
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.engine.sequence_queue import SequenceQueue
 from chaski.runner.engine.stages import Stages
+from chaski.runner.engine.undoing import Undoing
 from chaski.runner.prefix.prefix_cache import PrefixCache
 from chaski.runner.prefix.slots import Policy
 from chaski.runner.prefix.tiers import PrefixTiers
@@ -79,7 +80,8 @@ class Engine:
         self._next = next_batch
         self._stages = Stages(in_flight, next_batch, sequences, self._prefix_cache)
         self._ahead = Ahead(program, cache, in_flight, next_batch, sequences, self._prefix_cache)
-        self._overlap = Overlap(in_flight, next_batch, sequences, self._isolation)
+        undoing = Undoing(in_flight, sequences, self._prefix_cache, self._isolation)
+        self._overlap = Overlap(in_flight, next_batch, sequences, self._isolation, undoing)
 
     @property
     def most_proposed(self) -> int:

@@ -24,10 +24,11 @@ F32 = npt.NDArray[np.float32]
 
 
 class Launched(NamedTuple):
-    """A batch and its run on the machine."""
+    """A batch and its run on the machine. Slots with a larger `last_used` were taken after the launch."""
 
     prepared: PreparedBatch
     run: Run
+    last_used: int
 
 
 class InFlight:
@@ -64,7 +65,7 @@ class InFlight:
     def awaiting(self) -> list[Sequence]:
         """The sequences whose next tokens depend on batches in flight."""
         found: list[Sequence] = []
-        for prepared, _ in self.batches:
+        for prepared, *_ in self.batches:
             shares = zip(prepared.shares, prepared.num_outputs, strict=True)
             found += [sequence for (sequence, _), num_outputs in shares if num_outputs]
         return found
@@ -83,7 +84,7 @@ class InFlight:
         inputs = prepared.inputs if before is None else prepared.inputs_after(*before)
         run = self._program.launch(inputs, [n for n, count in each for _ in range(count)])
         self.num_ahead = self.num_ahead + 1 if self.batches else 0
-        self.batches.append(Launched(prepared, run))
+        self.batches.append(Launched(prepared, run, self._prefix_cache.last_used))
         self._timer.launch(len(prepared.batch.tokens))
         for (sequence, count), known in zip(prepared.shares, tokens, strict=True):
             sequence.slot.tokens += known
@@ -92,7 +93,7 @@ class InFlight:
 
     def end_oldest(self) -> PreparedBatch:
         """Wait for the oldest batch, and give its sequences their outputs."""
-        prepared, run = self.batches[0]
+        prepared, run, _ = self.batches[0]
         self._program.wait(len(self.batches) - 1)
         if len(self.batches) == 1:
             self._prefix_cache.keep_noted()

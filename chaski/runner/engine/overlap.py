@@ -6,12 +6,14 @@ they are known. If a sequence ended or came, the prepared batch is taken back, a
 
 from __future__ import annotations
 
+from chaski.ml.plan import FailedRowsError
 from chaski.runner.engine.batch import PreparedBatch
 from chaski.runner.engine.in_flight import InFlight
 from chaski.runner.engine.isolation import Isolation
 from chaski.runner.engine.next_batch import NextBatch
 from chaski.runner.engine.sequence import Sequence
 from chaski.runner.engine.sequence_queue import SequenceQueue
+from chaski.runner.engine.undoing import Undoing
 
 __all__ = ["Overlap"]
 
@@ -20,9 +22,15 @@ class Overlap:
     """Prepares the batch after the one in flight, and launches it, or what is to be computed instead."""
 
     def __init__(
-        self, in_flight: InFlight, next_batch: NextBatch, sequences: SequenceQueue, isolation: Isolation
+        self,
+        in_flight: InFlight,
+        next_batch: NextBatch,
+        sequences: SequenceQueue,
+        isolation: Isolation,
+        undoing: Undoing,
     ) -> None:
         self._in_flight = in_flight
+        self._undoing = undoing
         self._next = next_batch
         self._sequences = sequences
         self._isolation = isolation
@@ -37,8 +45,17 @@ class Overlap:
         return self._next.prepare()
 
     def advance(self, upcoming: PreparedBatch | None) -> None:
-        """End the batch in flight, and launch `upcoming`, or another batch if it is outdated."""
-        ended = self._in_flight.end_oldest()
+        """End the batch in flight, and launch `upcoming`, or another batch if it is outdated.
+
+        After a batch with failed rows, nothing is in flight.
+        """
+        try:
+            ended = self._in_flight.end_oldest()
+        except FailedRowsError as error:
+            if upcoming is not None:
+                self._next.take_back(upcoming)
+            self._undoing.undo(error)
+            return
         if upcoming is not None and (self._next.is_drafting or self._is_outdated()):
             self._next.take_back(upcoming)
             upcoming = None

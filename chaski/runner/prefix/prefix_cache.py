@@ -24,7 +24,7 @@ class PrefixCache:
     """`parallel` slots. Each slot lists the tokens that the cache holds for it.
 
     `policy` decides how prompts reuse the cells of others; None turns reuse off. `tiers` keep it
-    beyond the cells.
+    beyond the cells. `last_used` is that of the slot that was taken last.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PrefixCache:
         self.tiers = tiers
         self._cache = cache
         self._captures: list[Capture] = []
-        self._uses = 0
+        self.last_used = 0
 
     def start(self, sequence: Sequence) -> Slot | Restoration | None:
         """Start a sequence with the prefix that slots hold -> its slot; None while no slot is free.
@@ -52,8 +52,8 @@ class PrefixCache:
             self._cache.copy_prefix(source.index, slot.index, length)
             slot.continue_from(source, length)
         self.keep(slot, length, sequence.groups)
-        self._uses += 1
-        slot.last_used = self._uses
+        self.last_used += 1
+        slot.last_used = self.last_used
         slot.cache_salt, slot.adapter_key = sequence.cache_salt, sequence.adapter_key
         self._hold(sequence)
         found = self._find(sequence, slot)
@@ -69,8 +69,8 @@ class PrefixCache:
         """Give a free slot to a sequence that begins when another one is forked."""
         slot = min((slot for slot in self.slots if slot.is_free), key=lambda slot: slot.last_used)
         self.keep(slot, 0, member.groups)
-        self._uses += 1
-        slot.last_used = self._uses
+        self.last_used += 1
+        slot.last_used = self.last_used
         slot.cache_salt, slot.adapter_key = member.cache_salt, member.adapter_key
         member.start(slot)
         slot.is_free = False

@@ -94,7 +94,7 @@ def test_sequences_that_decode_take_turns(
 
     def launching(in_flight: InFlight, prepared: Any) -> None:
         launch(in_flight, prepared)
-        decoding_at_once.append(sum(len(one.batch.tokens) < 12 for one, _ in in_flight.batches))
+        decoding_at_once.append(sum(len(one.batch.tokens) < 12 for one, *_ in in_flight.batches))
 
     monkeypatch.setattr(InFlight, "launch", launching)
     nodes.use(monkeypatch, "layers", count)

@@ -1,0 +1,154 @@
+"""Experts that cannot be read end the requests that need them; the answers of all others stay the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chaski
+from chaski.chat.requests import generate_request
+from chaski.chat.several import Request
+from chaski.errors import ModelError
+from chaski.formats.gguf import open_gguf
+from chaski.formats.gguf_writer import write_gguf
+from tests.backends import about_the_processor
+from tests.ml.test_expert_store import least_memory
+from tests.rewriting import all_tensors
+
+pytestmark = about_the_processor
+
+DATA = Path(__file__).parent.parent.parent / "data" / "architectures"
+NAMES = ("qwen3moe", "gpt-oss", "qwen35moe", "llama4")
+COUNT = 16
+PROMPTS = [[int(i) for i in np.random.default_rng(n).integers(5, 60, 1 + n // 5)] for n in range(COUNT)]
+
+Answer = list[int] | ModelError
+
+
+@pytest.fixture(params=NAMES)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A model whose file ends with its experts."""
+    path = tmp_path / f"{request.param}.gguf"
+    with open_gguf(DATA / path.name) as file:
+        tensors = all_tensors(file)
+        names = sorted(tensors, key=lambda name: "_exps.weight" in name)
+        write_gguf(path, file.metadata, {name: tensors[name] for name in names})
+    return path
+
+
+def loaded(path: Path, memory: int | None = None, **settings: Any) -> chaski.LLM:
+    return chaski.load(path, context=64, threads=1, parallel=COUNT, expert_memory=memory, **settings)
+
+
+def answers(model: chaski.LLM, prompts: Sequence[Sequence[int]]) -> list[Answer]:
+    """Return the tokens or the error of requests that run together."""
+    together = threading.Barrier(len(prompts))
+
+    def answer(prompt: Sequence[int]) -> Answer:
+        options = {"num_predict": 1 + 3 * len(prompt), "temperature": 0.0, "ignore_eos": True}
+        together.wait()
+        try:
+            events = list(model._stream(Request(generate_request(list(prompt), "", options), [])))
+        except ModelError as error:
+            return error
+        return [token for event in events if isinstance(event, chaski.Text) for token in event.token_ids]
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(answer, prompts))
+
+
+def failed(found: Sequence[Answer]) -> list[int]:
+    return [number for number, answer in enumerate(found) if isinstance(answer, ModelError)]
+
+
+def cut_last_expert(path: Path) -> None:
+    """Let the file end before the last expert of its last stack."""
+    with open_gguf(path) as file:
+        stacks = [info for name, info in file.tensors.items() if len(info.shape) == 3 and "_exps." in name]
+        last = max(stacks, key=lambda info: info.offset)
+        place = last.offset + (last.shape[0] - 1) * last.strides[0]
+    os.truncate(path, place)
+
+
+@contextmanager
+def failing_descriptors(path: Path) -> Iterator[None]:
+    """Let every read of a file through the descriptors of this process fail with EBADF."""
+    numbers = [int(link.name) for link in Path("/proc/self/fd").iterdir() if is_link_to(link, path)]
+    assert numbers
+    kept = [os.dup(number) for number in numbers]
+    unreadable = os.open(path.parent / "written", os.O_WRONLY | os.O_CREAT)
+    for number in numbers:
+        os.dup2(unreadable, number)
+    try:
+        yield
+    finally:
+        for copy, number in zip(kept, numbers, strict=True):
+            os.dup2(copy, number)
+        for descriptor in (unreadable, *kept):
+            os.close(descriptor)
+
+
+def is_link_to(link: Path, path: Path) -> bool:
+    return link.is_symlink() and os.readlink(link) == str(path)
+
+
+@pytest.fixture
+def expected(path: Path) -> list[Answer]:
+    """The answers of the model in memory."""
+    with loaded(path) as model:
+        return answers(model, PROMPTS)
+
+
+def test_a_shorter_file_ends_exactly_the_requests_that_need_the_rest(
+    path: Path, expected: list[Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With two slots for each stack, memory contains the first experts at the beginning, and not the last one.
+    monkeypatch.setattr("chaski.ml.cpu.experts._PATIENCE", 20)
+    with loaded(path, least_memory(path), prompt_cache=False) as model:
+        cut_last_expert(path)
+        alone = failed([answers(model, [prompt])[0] for prompt in PROMPTS])
+        assert 0 < len(alone) < COUNT
+        for _ in range(3):
+            found = answers(model, PROMPTS)
+            assert failed(found) == alone
+            for number, answer in enumerate(found):
+                if number not in alone:
+                    assert answer == expected[number]
+            error = str(found[alone[0]])
+            assert f"{path.name} cannot be read: " in error
+            assert "has become shorter" in error
+        others = [number for number in range(COUNT) if number not in alone]
+        chosen = [alone[0], *others]
+        found = answers(model, [PROMPTS[number] for number in chosen])
+        assert failed(found) == [0]
+        assert found[1:] == [expected[number] for number in others]
+
+
+def test_a_failing_disk_ends_all_requests_and_a_working_one_serves_them_again(
+    path: Path, expected: list[Answer]
+) -> None:
+    with loaded(path, least_memory(path)) as model:
+        with failing_descriptors(path):
+            found = answers(model, PROMPTS)
+            assert failed(found) == list(range(COUNT))
+            assert all("Bad file descriptor" in str(error) for error in found)
+        assert answers(model, PROMPTS) == expected
+
+
+def test_reads_that_fail_for_a_moment_are_tried_again(path: Path, expected: list[Answer]) -> None:
+    with loaded(path, least_memory(path)) as model, ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            with failing_descriptors(path):
+                found = pool.submit(answers, model, PROMPTS)
+                time.sleep(0.1)
+                assert not found.done()
+            assert found.result() == expected
