@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,31 @@ def test_counts() -> None:
             assert 0 < layer.hits < layer.requests
             assert layer.slots == 6 < layer.matrices
             assert layer.bytes_read > 0
+
+
+def test_a_batch_reads_each_missing_matrix_once() -> None:
+    with chaski.load(PATH, context=64, threads=1, expert_memory=2 * least_memory(PATH)) as model:
+        experts = experts_of(model)
+        assert experts is not None
+        for _ in range(5):
+            requests, hits, num_bytes = totals(experts)
+            model.logits(IDS)
+            more_requests, more_hits, more_bytes = totals(experts)
+            missing = (more_requests - requests) - (more_hits - hits)
+            # A matrix of the fixture has 32 rows of 32 floats. Some may have been coming at the request.
+            assert 0 < more_bytes - num_bytes <= 4096 * missing
+
+
+def totals(experts: ExpertMemory) -> tuple[int, int, int]:
+    """Return the requests and hits of all layers, and the bytes read, when every slot is full."""
+    while experts._store.filled_bytes < 4096 * sum(layer.slots for layer in experts.layers()):
+        time.sleep(0.001)
+    layers = experts.layers()
+    return (
+        sum(layer.requests for layer in layers),
+        sum(layer.hits for layer in layers),
+        sum(layer.bytes_read for layer in layers),
+    )
 
 
 def test_a_file_that_shrinks_fails_only_requests_that_need_the_rest(tmp_path: Path) -> None:
