@@ -20,8 +20,12 @@ from chaski.chat.several import Request
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
+from chaski.ml.plan import FailedRowsError
+from chaski.runner.engine.batch import PreparedBatch
+from chaski.runner.engine.in_flight import InFlight
 from tests.backends import about_the_processor
 from tests.ml.test_expert_store import least_memory
+from tests.random_mixes import MODELS, Asked, Mix, Model
 from tests.rewriting import all_tensors
 
 pytestmark = about_the_processor
@@ -152,3 +156,46 @@ def test_reads_that_fail_for_a_moment_are_tried_again(path: Path, expected: list
                 time.sleep(0.1)
                 assert not found.done()
             assert found.result() == expected
+
+
+class FailingMix(Mix):
+    """Random requests of which some end because a row of their batch fails."""
+
+    lost = 0
+
+    def _next(self, asked: Asked) -> Any:
+        try:
+            return super()._next(asked)
+        except ModelError:
+            self.lost += 1
+            asked.was_left = True
+            return None
+
+    def _begin(self, model: chaski.LLM) -> Asked:
+        while True:
+            try:
+                return super()._begin(model)
+            except ModelError:
+                self.lost += 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_failed_rows_change_no_other_answer(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(11)
+    end_oldest = InFlight.end_oldest
+
+    def fail_sometimes(in_flight: InFlight) -> PreparedBatch:
+        prepared = in_flight.batches[0].prepared
+        is_alone = in_flight._prefix_cache.policy is None
+        if is_alone or random.random() > 0.03:
+            return end_oldest(in_flight)
+        in_flight._program.wait()
+        raise FailedRowsError("injected", {"tokens": [int(random.integers(len(prepared.batch.tokens)))]})
+
+    monkeypatch.setattr(InFlight, "end_oldest", fail_sometimes)
+    mix = FailingMix(model, 11, 16, tmp_path)
+    assert mix.run() == [], mix
+    assert mix.lost
