@@ -74,14 +74,24 @@ class LineSearch {
         sum_up();
     }
 
-    // Tries a line with this many intervals up to the highest value: from the lowest value with weights,
-    // which finds the line of values that lie on one, and else from the start of the best line.
-    void propose_span(float intervals) {
-        const F32x16 start = is_weighted_ ? lowest_ : low_;
-        propose(reciprocal(high_ - start) * splat(intervals), start);
+    // Tries lines with these numbers of intervals up to the highest value: from the lowest value with
+    // weights, which finds the line of values that lie on one, and else from the start of the best line.
+    //
+    // With weights, each line is computed before the error of the line before, which waits for divisions.
+    void propose_spans(const float* intervals, int64_t count) {
+        Line waiting{};
+        for (int64_t step = 0; step < count; ++step) {
+            const F32x16 start = is_weighted_ ? lowest_ : low_;
+            Lanes* levels = level_[step % 2];
+            const Line line = fit(reciprocal(high_ - start) * splat(intervals[step]), start, levels);
+            if (step > 0 && is_weighted_) keep_better(waiting);
+            if (!is_weighted_) keep_better(line);
+            waiting = line;
+        }
+        if (is_weighted_ && count > 0) keep_better(waiting);
     }
 
-    void propose_again() { propose(reciprocal(scale_), low_); }
+    void propose_again() { keep_better(fit(reciprocal(scale_), low_, level_[0])); }
 
     void write(int64_t count, float* scales, float* minimums) const {
         store_f32(scales, scale_, static_cast<int>(count));
@@ -123,7 +133,13 @@ class LineSearch {
         sum_xx_ = wxx;
     }
 
-    void propose(F32x16 inverse, F32x16 start) {
+    struct Line {
+        F32x16 scale, low, error;
+        const Lanes* levels;
+    };
+
+    // The line over the levels of the elements from `start` on, which go to `levels`.
+    Line fit(F32x16 inverse, F32x16 start, Lanes* levels) const {
         const F32x16 from_start = -start, zero = splat(0.0f), top = splat(top_);
         const auto level_of = [&](F32x16 x) __attribute__((always_inline)) {
             return nearest((x + from_start) * inverse, zero, top);
@@ -132,20 +148,16 @@ class LineSearch {
         F32x16 l = zero, ll = zero, xl = zero;
         for (int i = 0; i < kElements; ++i) {
             const F32x16 whole = level_of(load_f32(x_[i].v)), level = whole + from_at;
-            store_f32(level_[i].v, whole);
+            store_f32(levels[i].v, whole);
             const F32x16 weighted = load_f32(weight_[i].v) * level;
             l = l + weighted;
             ll = ll + weighted * level;
             xl = xl + weighted * load_f32(from_pivot_[i].v);
         }
         Line line = fit(l, ll, xl, at);
-        if (is_weighted_) line.error = error_of(line);
-        keep_better(line);
+        line.levels = levels;
+        return line;
     }
-
-    struct Line {
-        F32x16 scale, low, error;
-    };
 
     // The weighted least-squares line over the levels. It goes through zero if it would start above zero, or
     // if all levels are the same. The sums are about the pivot, whose level is `at`. The error is that of
@@ -173,7 +185,7 @@ class LineSearch {
         const F32x16 scale = -line.scale, low = -line.low;
         F32x16 error = splat(0.0f);
         for (int i = 0; i < kElements; ++i) {
-            const F32x16 rest = (scale * load_f32(level_[i].v) + low) + load_f32(x_[i].v);
+            const F32x16 rest = (scale * load_f32(line.levels[i].v) + low) + load_f32(x_[i].v);
             error = error + load_f32(weight_[i].v) * (rest * rest);
         }
         return error;
@@ -181,7 +193,8 @@ class LineSearch {
 
     CHASKI_INLINE void keep_better(const Line& line) {
         const F32x16 least = error_ - splat(kSameError) * sum_xx_;
-        const F32x16 error = if_above(line.scale, splat(0.0f), line.error, splat(INFINITY));
+        const F32x16 sum = is_weighted_ ? error_of(line) : line.error;
+        const F32x16 error = if_above(line.scale, splat(0.0f), sum, splat(INFINITY));
         scale_ = if_above(least, error, line.scale, scale_);
         low_ = if_above(least, error, line.low, low_);
         error_ = if_above(least, error, error, error_);
@@ -190,7 +203,7 @@ class LineSearch {
     bool is_weighted_;
     float top_;
     Lanes x_[kElements], weight_[kElements], from_pivot_[kElements];
-    Lanes level_[kElements];  // of the line that was proposed last
+    Lanes level_[2][kElements];  // of the lines that were fitted last
     // The element of largest weight. A weight may exceed the others a millionfold, and sums about that
     // element keep the small ones. 0 without weights.
     F32x16 pivot_;
@@ -349,7 +362,7 @@ void fit_affine(const SubBlocks& x, float top, const float* intervals, int64_t n
             const int64_t count = x.count - i < kLanes ? x.count - i : kLanes;
             const float* weights = x.weights != nullptr ? x.weights + elements * i : nullptr;
             LineSearch<elements> search(x.values + elements * i, weights, count, top);
-            for (int64_t step = 0; step < num_intervals; ++step) search.propose_span(intervals[step]);
+            search.propose_spans(intervals, num_intervals);
             for (int again = 0; again < 2; ++again) search.propose_again();
             search.write(count, scales + i, minimums + i);
         }
