@@ -27,6 +27,7 @@ __all__ = [
     "EMBEDDERS",
     "FIRST",
     "NAMES",
+    "STORED",
     "VARIANTS",
     "checkpoint",
     "converted",
@@ -58,9 +59,12 @@ EMBEDDERS = [variant for variant, settings in _ALL.items() if "embeds" in settin
 DENOISING = [family for family in NAMES if any(each.get("denoises") for each in settings_of(family).values())]
 """The families whose answers do not grow token by token."""
 
+STORED = [family for family in NAMES if (DATA.parent / "architectures" / f"{family}.gguf").exists()]
+"""The families that also have a stored file, which the tests of all architectures run."""
+
 _FIRST = {variant.partition("/")[0]: variant for variant in reversed(VARIANTS)}
-FIRST = [variant for family, variant in reversed(_FIRST.items()) if family not in DENOISING]
-"""The first configuration of each family whose answers grow token by token."""
+FIRST = [variant for family, variant in reversed(_FIRST.items()) if family not in [*DENOISING, *STORED]]
+"""The first configuration of each other family whose answers grow token by token."""
 
 
 @cache
