@@ -27,7 +27,6 @@ __all__ = [
     "EMBEDDERS",
     "FIRST",
     "NAMES",
-    "STORED",
     "VARIANTS",
     "checkpoint",
     "converted",
@@ -59,11 +58,11 @@ EMBEDDERS = [variant for variant, settings in _ALL.items() if "embeds" in settin
 DENOISING = [family for family in NAMES if any(each.get("denoises") for each in settings_of(family).values())]
 """The families whose answers do not grow token by token."""
 
-STORED = [family for family in NAMES if (DATA.parent / "architectures" / f"{family}.gguf").exists()]
+_STORED = [family for family in NAMES if (DATA.parent / "architectures" / f"{family}.gguf").exists()]
 """The families that also have a stored file, which the tests of all architectures run."""
 
 _FIRST = {variant.partition("/")[0]: variant for variant in reversed(VARIANTS)}
-FIRST = [variant for family, variant in reversed(_FIRST.items()) if family not in [*DENOISING, *STORED]]
+FIRST = [variant for family, variant in reversed(_FIRST.items()) if family not in [*DENOISING, *_STORED]]
 """The first configuration of each other family whose answers grow token by token."""
 
 
