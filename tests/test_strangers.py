@@ -74,6 +74,7 @@ def test_strangers_keep_nobody_out(door_type: type[_Door]) -> None:
             assert strangers[1].recv(1) == b""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("door_type", DOORS)
 def test_single_bytes_do_not_extend_the_time(door_type: type[_Door]) -> None:
     """A number of 32 bytes arrives in 32 pieces, each well within five seconds."""

@@ -61,6 +61,7 @@ def test_formats(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "format" not in session.options
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept", [True, False])
 def test_typed_lines_are_kept_for_the_next_chat(tiny_llama: Path, tmp_path: Path, kept: bool) -> None:
     folder = tmp_path / ".ollama"

@@ -67,6 +67,7 @@ def test_small_pictures_stay_small_and_broken_ones_are_not_shown() -> None:
     assert preview(LARGE[:500], {"TERM": "xterm-kitty"}) == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("term", ["xterm-kitty", "xterm"])
 def test_in_a_chat(tmp_path: Path, term: str) -> None:
     (tmp_path / "cat.png").write_bytes(png(20, 33))

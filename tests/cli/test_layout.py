@@ -152,7 +152,8 @@ def test_texts_break_for_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("columns", long_after(1, [60, 80]))
 @pytest.mark.parametrize(
-    "command", ["list", "info", "models", "models qwen2", "show guide --verbose", "show guide --memory"]
+    "command",
+    long_after(2, ["list", "models qwen2", "info", "models", "show guide --verbose", "show guide --memory"]),
 )
 def test_commands_fit_the_terminal(command: str, columns: int) -> None:
     with terminal("-m", "chaski", *command.split(), columns=columns, OLLAMA_HOST="") as found:

@@ -37,6 +37,7 @@ def test_a_paste_of_three_lines_is_one_message(chat: Terminal) -> None:
     leave(chat)
 
 
+@pytest.mark.long
 def test_a_paste_that_would_steer_the_terminal(chat: Terminal) -> None:
     chat.type(f"{PASTE}a\x1b]0;title\x07b{PASTED}\r")
     chat.wait_for("<'a\\x1b]0;title\\x07b'>")
@@ -44,6 +45,7 @@ def test_a_paste_that_would_steer_the_terminal(chat: Terminal) -> None:
     leave(chat)
 
 
+@pytest.mark.long
 def test_quotes_around_a_paste(chat: Terminal) -> None:
     chat.type(f'"""{PASTE}one\n\ntwo{PASTED}"""\r')
     chat.wait_for("<'one\\n\\ntwo'>")
@@ -114,6 +116,7 @@ def test_an_editor_goes_on_with_the_message(tmp_path: Path, key: str) -> None:
         leave(chat)
 
 
+@pytest.mark.long
 def test_tab_completes_commands(chat: Terminal) -> None:
     chat.type("/se\t para\t temp\t 0.5\r")
     chat.wait_for("Set parameter 'temperature' to '0.5'")
@@ -122,6 +125,7 @@ def test_tab_completes_commands(chat: Terminal) -> None:
     leave(chat)
 
 
+@pytest.mark.long
 def test_tab_completes_models_and_paths(tmp_path: Path) -> None:
     (tmp_path / "a cat.png").touch()
     (tmp_path / "folder").mkdir()
@@ -190,6 +194,7 @@ def test_a_pipe_gets_texts_as_they_are() -> None:
     assert "\x1b]0;title\x07\x1b[2J\x9b31m\rname:\tred\r\n" in ended.stdout.decode()
 
 
+@pytest.mark.long
 def test_errors_break_between_words() -> None:
     with terminal(*ECHO, columns=40) as chat:
         chat.wait_for("Send a message")
@@ -216,12 +221,14 @@ def test_the_arrow_key_brings_back_a_whole_message(chat: Terminal) -> None:
     leave(chat)
 
 
+@pytest.mark.long
 def test_invalid_bytes_are_replaced(chat: Terminal) -> None:
     chat.type_bytes(b"caf\xe9\r")
     chat.wait_for("<'caf\ufffd'>")
     leave(chat)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["iso8859-1", "ascii"])
 def test_a_terminal_without_unicode(encoding: str) -> None:
     with terminal(*ECHO, PYTHONIOENCODING=encoding) as chat:

@@ -33,7 +33,8 @@ def test_the_table_says_what_models_can_do() -> None:
     rows = {line.split()[0]: line.split()[1:] for line in models().splitlines() if line}
     assert rows["nomic-bert"][:6] == ["-", "-", "yes", "-", "-", "-"]
     assert rows["mistral3"][:6] == ["yes", "yes", "file", "yes", "yes", "yes"]
-    assert rows["lfm2"][5] == "-"
+    assert rows["lfm2"][5] == "yes"
+    assert rows["bert"][5] == "-"
 
 
 @pytest.mark.parametrize("words", ["ministral", "Ministral 3", "ministral-3", "mistral3"])

@@ -36,6 +36,7 @@ def test_what_is_typed_during_an_answer_is_the_next_message() -> None:
         assert chat.text.count("<'third'>") == 1
 
 
+@pytest.mark.long
 def test_a_paste_during_an_answer_is_one_message() -> None:
     with terminal(*ECHO) as chat:
         chat.wait_for_prompt(1)
@@ -48,6 +49,7 @@ def test_a_paste_during_an_answer_is_one_message() -> None:
         assert b"\x1b[?2004l" in chat.seen
 
 
+@pytest.mark.long
 def test_lines_typed_before_the_first_prompt_are_messages() -> None:
     with terminal(*ECHO) as chat:
         chat.type("one\rtwo\r/bye\r")
@@ -108,6 +110,7 @@ def test_a_command_in_the_background_leaves_the_terminal_alone() -> None:
         assert shell.echoes
 
 
+@pytest.mark.long
 def test_ctrl_z_at_the_prompt_restores_the_terminal_until_fg() -> None:
     script = f"{sys.executable} -m tests.cli.echo_chat; echo stopped; read line; echo got $line; fg"
     with terminal("-mc", script, command="bash") as shell:

@@ -71,6 +71,7 @@ def test_layers_that_see_images(tmp_path: Path, backend: str) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize(
     "name", ["t5encoder", *slow("bert", "modern-bert", "jina-bert-v2", "nomic-bert-moe")]

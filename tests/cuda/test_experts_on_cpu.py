@@ -30,6 +30,7 @@ def expected(path: Path) -> list[Any]:
     return list(answers(path, backend="cpu")[1:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "devices"),
     long_after(

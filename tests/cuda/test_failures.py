@@ -58,6 +58,7 @@ def path(tmp_path: Path) -> Path:
     return write_tiny_llama(tmp_path / "tiny.gguf", matrices=QuantType.Q8_0)
 
 
+@pytest.mark.long
 def test_a_device_that_fails_ends_the_request_with_a_clear_error(path: Path, gpus: list[EmulatedGPU]) -> None:
     with chaski.load(path, backend=NAME, prompt_cache=False) as llm:
         expected = llm.generate("once", num_predict=5, temperature=0).text
@@ -177,6 +178,7 @@ def test_cells_that_do_not_arrive(gpus: list[EmulatedGPU], monkeypatch: pytest.M
     backend.close()
 
 
+@pytest.mark.long
 def test_blocks_that_do_not_arrive_are_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_late = threading.Event()
 

@@ -171,6 +171,7 @@ def test_recordings_of_a_server_are_few(tiny_llama: Path) -> None:
     assert len(made) < 40
 
 
+@pytest.mark.long
 @on_each
 def test_greedy_answers_are_launched_ahead(tiny_llama: Path, backend: str) -> None:
     prompts = [[1, 2, 3], [4, 5], list(range(1, 40))]

@@ -24,6 +24,7 @@ def test_random_batches(backend: str, name: str) -> None:
     assert comparison.batches >= 40
 
 
+@pytest.mark.long
 def test_layers_in_random_places() -> None:
     comparison = Comparison(FILES["q4_k"], NAME, in_places=True)
     assert comparison.run(40) == []

@@ -14,6 +14,7 @@ from tests.ml.test_short_conv import compiled, run
 on_each = pytest.mark.parametrize("backend", BACKENDS)
 
 
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize(
     "shape",

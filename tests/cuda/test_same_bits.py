@@ -137,6 +137,7 @@ def test_products_of_many_rows(tmp_path: Path, backend: str, type: QuantType, to
     assert_same(backend, path, record, list(range(tokens)))
 
 
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize("type", [QuantType.Q8_0, QuantType.Q4_1, QuantType.IQ4_XS], ids=lambda t: t.name)
 def test_products_of_other_types_read_super_blocks_too(tmp_path: Path, backend: str, type: QuantType) -> None:
@@ -154,6 +155,7 @@ def test_products_of_other_types_read_super_blocks_too(tmp_path: Path, backend: 
     assert_same(backend, path, record, [3, 0, 7])
 
 
+@pytest.mark.long
 @on_each
 def test_activations_of_every_size(tmp_path: Path, backend: str) -> None:
     """Rows with zeros, tiny and large numbers, one far larger element, and equal magnitudes."""

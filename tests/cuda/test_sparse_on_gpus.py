@@ -16,6 +16,7 @@ from tests.tiers import long_after
 on_each = pytest.mark.parametrize("backend", BACKENDS)
 
 
+@pytest.mark.long
 @on_each
 def test_choices(tmp_path: Path, backend: str) -> None:
     choose = on_processors.test_the_highest_scores_are_chosen_and_of_equal_ones_the_lowest_positions
@@ -27,6 +28,7 @@ def test_choices(tmp_path: Path, backend: str) -> None:
         highest(tmp_path, backend, (), local)
 
 
+@pytest.mark.long
 @on_each
 @pytest.mark.parametrize("type", long_after(1, [DType.I16, DType.F32, DType.Q8_0]))
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def attended(
     return np.concatenate(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("neox", [False, True])
 @pytest.mark.parametrize(

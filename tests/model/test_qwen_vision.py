@@ -63,7 +63,7 @@ def logits(path: Path, prompt: str, **options: Any) -> F32:
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
-@pytest.mark.parametrize("model", long_after(4, MODELS))
+@pytest.mark.parametrize("model", long_after(2, MODELS))
 def test_layers_and_rows_equal_those_of_transformers(model: str, backend: str, tolerance: float) -> None:
     encoder, wanted = BoundEncoder(file(model), backend), expected(model)
     first = prompts_of(model)[0]
@@ -78,7 +78,7 @@ def test_layers_and_rows_equal_those_of_transformers(model: str, backend: str, t
 
 
 @pytest.mark.parametrize(("backend", "tolerance"), BACKENDS)
-@pytest.mark.parametrize("model", long_after(4, MODELS))
+@pytest.mark.parametrize("model", long_after(2, MODELS))
 def test_logits_equal_those_of_transformers(model: str, backend: str, tolerance: float) -> None:
     with chaski.load(file(model), context=160, backend=backend, kv_type="f32") as loaded:
         for prompt in prompts_of(model):
@@ -91,7 +91,7 @@ def test_logits_equal_those_of_transformers(model: str, backend: str, tolerance:
             )
 
 
-@pytest.mark.parametrize("model", long_after(4, MODELS))
+@pytest.mark.parametrize("model", long_after(2, MODELS))
 def test_ids_are_those_of_the_published_processor(model: str) -> None:
     with chaski.load(file(model), context=160) as loaded:
         (pad,) = loaded.tokenize("<|image_pad|>")
@@ -102,7 +102,7 @@ def test_ids_are_those_of_the_published_processor(model: str) -> None:
             assert np.count_nonzero(found < 0) == sum(wanted == pad)
 
 
-@pytest.mark.parametrize("model", long_after(4, MODELS))
+@pytest.mark.parametrize("model", long_after(2, MODELS))
 def test_answers_are_those_of_transformers(model: str) -> None:
     options: Any = {"num_predict": 32, "temperature": 0, "ignore_eos": True}
     with chaski.load(file(model), context=160, kv_type="f32") as loaded:
@@ -185,7 +185,7 @@ def test_full_contexts_with_images_beside_each_other(path: Path) -> None:
         assert answers_at_once(model, prompts, **options) == [said(answer) for answer in answers]
 
 
-@pytest.mark.parametrize("model", long_after(4, MODELS))
+@pytest.mark.parametrize("model", long_after(2, MODELS))
 def test_text_does_not_depend_on_the_encoder(model: str, tmp_path: Path) -> None:
     text_only = write_text_part(file(model), tmp_path / "text.gguf")
     np.testing.assert_array_equal(logits(text_only, "text"), logits(file(model), "text"))
@@ -193,7 +193,7 @@ def test_text_does_not_depend_on_the_encoder(model: str, tmp_path: Path) -> None
         logits(text_only, "odd")
 
 
-@pytest.mark.parametrize("model", long_after(4, MODELS))
+@pytest.mark.parametrize("model", long_after(2, MODELS))
 def test_the_encoder_may_be_in_a_file_of_its_own(model: str, tmp_path: Path) -> None:
     text_only = write_text_part(file(model), tmp_path / "text.gguf")
     projector = DATA / f"{model}-mmproj.gguf"

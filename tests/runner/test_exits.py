@@ -16,7 +16,7 @@ from tests.tiers import long_after
 @pytest.mark.parametrize(
     "what",
     long_after(
-        2,
+        1,
         [
             "generate",
             "at exit",

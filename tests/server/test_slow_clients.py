@@ -145,6 +145,7 @@ def test_connections_at_work_are_not_closed(brief: Running) -> None:
     wait_until(lambda: brief.get("/api/version").status == 200)
 
 
+@pytest.mark.long
 def test_uploads_that_stop_hold_up_nobody(models: Path) -> None:
     """There are more uploads than threads; each gets an error in time, and none stays in the store."""
     settings = Settings(address=SOMEWHERE, body_timeout=5.0, max_connections=400)

@@ -93,6 +93,7 @@ def test_who_does_not_read_is_let_go(is_admitted: bool) -> None:
         assert is_cut(connection, _SIZE)
 
 
+@pytest.mark.long
 def test_who_reads_an_answer_slowly_is_not() -> None:
     """It reads for far longer than the limit for reading nothing."""
     with serving(True, 0.1, 1.5) as port, closing(stingy(port, LONG)) as connection:
@@ -107,6 +108,7 @@ def test_who_reads_an_answer_slowly_is_not() -> None:
         assert count > _SIZE
 
 
+@pytest.mark.long
 def test_who_drips_without_being_admitted_is_let_go() -> None:
     with serving(False, _WAIT, 30.0) as port, closing(stingy(port, LONG)) as connection:
         start = time.monotonic()
@@ -170,6 +172,7 @@ def test_who_has_no_key_makes_room_first() -> None:
         assert all(is_whole(each) for each in answers)
 
 
+@pytest.mark.long
 def test_files_of_the_page_that_nobody_reads(models: Path) -> None:
     """They need no key, so any client may request them; more do than there are connections."""
     settings = Settings(address=SOMEWHERE, body_timeout=_WAIT, max_connections=40, api_keys=("secret",))

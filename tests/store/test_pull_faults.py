@@ -66,6 +66,7 @@ def test_faults_that_pass(store: Store, registry: FakeRegistry, fault: fake_regi
     assert_pulled(store, registry, data)
 
 
+@pytest.mark.long
 def test_a_slow_beginning_is_kept(store: Store, registry: FakeRegistry) -> None:
     data = registry.put(LAYERS)
     registry.faults.extend([drip(0.05)] * 200)

