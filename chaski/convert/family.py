@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chaski.convert.config import Config
-from chaski.convert.metadata import Metadata, head_size
-from chaski.convert.tensors import Arrange, Mapped, Planned, TensorShape, as_it_is
+from chaski.convert.metadata import Metadata, head_size, llama3_rope_factors
+from chaski.convert.tensors import Arrange, Constant, Mapped, Planned, TensorShape, as_it_is
 from chaski.formats.safetensors import SafeTensor
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "heads_apart",
     "in_layer",
     "in_layers",
+    "llama3_factors",
     "norm",
     "rotation",
 ]
@@ -167,6 +168,13 @@ def embeddings(
 def _is_base(config: Config) -> bool:
     """Return whether the checkpoint is a base model, without an output matrix."""
     return any(str(name).endswith("Model") for name in config.list("architectures", str))
+
+
+def llama3_factors(config: Config) -> Iterator[Planned]:
+    """Yield the divisors of rotary frequencies, if the rope is Llama 3's."""
+    factors = llama3_rope_factors(config)
+    if factors is not None:
+        yield Constant("rope_freqs.weight", factors)
 
 
 def norm(config: Config, name: str, source: str, shift: float = 0.0) -> Row:

@@ -23,7 +23,7 @@ def metadata(config: Config) -> Metadata:
     config.expect("layer_types", kinds)
     config.require("mup_enabled", True)
     return (
-        llama.metadata(config)
+        llama.metadata(config, rope_tensors=())
         | full_expert_metadata(config)
         | {
             "context_length": config.get("max_position_embeddings", int),

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from chaski.convert.config import Config
 from chaski.convert.families import llama
-from chaski.convert.family import Family, Row, feed_forward, norm, rotation
-from chaski.convert.metadata import Metadata, head_size, llama3_rope_factors
-from chaski.convert.tensors import Constant, Mapped, Planned, Sources, TensorShape
+from chaski.convert.family import Family, Row, feed_forward, llama3_factors, norm, rotation
+from chaski.convert.metadata import Metadata, head_size
+from chaski.convert.tensors import Mapped, Planned, Sources, TensorShape
 from chaski.errors import ModelError
 from chaski.formats.quant import QuantType
 
@@ -89,9 +89,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
         yield Mapped("enc.output_norm.weight", (size,), ("input_norm.weight",))
     yield Mapped("fc.weight", (hidden, size), ("fc.weight",))
     yield Mapped("output_norm.weight", (hidden,), ("norm.weight",))
-    factors = llama3_rope_factors(config)
-    if factors is not None:
-        yield Constant("rope_freqs.weight", factors)
+    yield from llama3_factors(config)
     prefix = "midlayer" if any(name.startswith("midlayer.") for name in names) else "layers.0"
     for row in _rows(config):
         name = f"blk.0.{row.name}{row.suffix}"

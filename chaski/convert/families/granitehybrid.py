@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from chaski.convert.config import Config
 from chaski.convert.families import granite
 from chaski.convert.families.granitemoe import network
-from chaski.convert.family import attention, biases, embeddings, in_layer, norm
+from chaski.convert.family import attention, biases, embeddings, in_layer, llama3_factors, norm
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Planned
 from chaski.errors import UnsupportedError
@@ -48,6 +48,7 @@ def metadata(config: Config) -> Metadata:
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from embeddings(config, names)
+    yield from llama3_factors(config)
     size, hidden = config.get("shared_intermediate_size", int), config.get("hidden_size", int)
     rows = [
         norm(config, "attn_norm", "input_layernorm"),

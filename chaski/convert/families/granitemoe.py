@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chaski.convert.config import Config
 from chaski.convert.families import granite
-from chaski.convert.family import Family, Row, attention, biases, embeddings, in_layer, norm
+from chaski.convert.family import Family, Row, attention, biases, embeddings, in_layer, llama3_factors, norm
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped, Planned
 
@@ -30,6 +30,7 @@ def _shared_size(config: Config) -> int:
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from embeddings(config, names)
+    yield from llama3_factors(config)
     count, hidden = config.get("num_local_experts", int), config.get("hidden_size", int)
     rows = [
         norm(config, "attn_norm", "input_layernorm"),

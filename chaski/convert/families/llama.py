@@ -6,9 +6,19 @@ from collections.abc import Iterator, Set
 
 from chaski.convert.config import Config
 from chaski.convert.derived import rotated_heads
-from chaski.convert.family import Family, Row, attention, biases, embeddings, feed_forward, in_layers, norm
-from chaski.convert.metadata import Metadata, common_metadata, head_size, llama3_rope_factors
-from chaski.convert.tensors import Constant, Planned
+from chaski.convert.family import (
+    Family,
+    Row,
+    attention,
+    biases,
+    embeddings,
+    feed_forward,
+    in_layers,
+    llama3_factors,
+    norm,
+)
+from chaski.convert.metadata import Metadata, common_metadata, head_size
+from chaski.convert.tensors import Planned
 
 
 def metadata(
@@ -32,9 +42,7 @@ def layer(config: Config) -> Iterator[Row]:
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from embeddings(config, names)
-    factors = llama3_rope_factors(config)
-    if factors is not None:
-        yield Constant("rope_freqs.weight", factors)
+    yield from llama3_factors(config)
     yield from in_layers(config, layer(config))
 
 

@@ -10,9 +10,18 @@ from numpy.typing import NDArray
 
 from chaski.convert.config import Config
 from chaski.convert.families.llama4_vision import VISION
-from chaski.convert.family import Family, Row, attention, embeddings, feed_forward, in_layer, norm
-from chaski.convert.metadata import Metadata, common_metadata, head_size, llama3_rope_factors
-from chaski.convert.tensors import Constant, Mapped, Planned, transposed
+from chaski.convert.family import (
+    Family,
+    Row,
+    attention,
+    embeddings,
+    feed_forward,
+    in_layer,
+    llama3_factors,
+    norm,
+)
+from chaski.convert.metadata import Metadata, common_metadata, head_size
+from chaski.convert.tensors import Mapped, Planned, transposed
 
 _PERIOD = 4  # of the layers without positions; GGUF does not store it
 _UNUSED = (r"vision_model\..*", r"multi_modal_projector\..*")
@@ -99,9 +108,7 @@ def _transposed(columns: slice, values: NDArray[Any]) -> NDArray[Any]:
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from embeddings(config, names)
-    factors = llama3_rope_factors(config)
-    if factors is not None:
-        yield Constant("rope_freqs.weight", factors)
+    yield from llama3_factors(config)
     for number in range(config.count("num_hidden_layers")):
         yield from in_layer(number, layer(config, number))
         if _has_experts(config, number):

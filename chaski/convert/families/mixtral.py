@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 
 from chaski.convert.config import Config
 from chaski.convert.families import llama
-from chaski.convert.family import Family, Row, attention, biases, embeddings, in_layer, norm
+from chaski.convert.family import Family, Row, attention, biases, embeddings, in_layer, llama3_factors, norm
 from chaski.convert.metadata import Metadata
 from chaski.convert.tensors import Mapped, Planned
 
@@ -22,6 +22,7 @@ def metadata(config: Config) -> Metadata:
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield from embeddings(config, names)
+    yield from llama3_factors(config)
     count, hidden = config.count("num_local_experts"), config.get("hidden_size", int)
     rows = [
         norm(config, "attn_norm", "input_layernorm"),

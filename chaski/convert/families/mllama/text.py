@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from chaski.convert.config import Config
-from chaski.convert.family import Row, attention, feed_forward, in_layer, norm
-from chaski.convert.metadata import Metadata, common_metadata, head_size, llama3_rope_factors
-from chaski.convert.tensors import Constant, Mapped, Planned
+from chaski.convert.family import Row, attention, feed_forward, in_layer, llama3_factors, norm
+from chaski.convert.metadata import Metadata, common_metadata, head_size
+from chaski.convert.tensors import Mapped, Planned
 
 __all__ = ["IMAGE_TOKENS", "metadata", "tensors"]
 
@@ -31,9 +31,7 @@ def tensors(config: Config) -> Iterator[Planned]:
     yield Mapped("token_embd.weight", (vocab_size + IMAGE_TOKENS, hidden), ("embed_tokens.weight",))
     yield Mapped("output_norm.weight", (hidden,), ("norm.weight",))
     yield Mapped("output.weight", (vocab_size, hidden), ("lm_head.weight",))
-    factors = llama3_rope_factors(config)
-    if factors is not None:
-        yield Constant("rope_freqs.weight", factors)
+    yield from llama3_factors(config)
     crossing = config.list("cross_attention_layers", int)
     for layer in range(config.count("num_hidden_layers")):
         own = _cross_attention(config) if layer in crossing else attention(config, rotated=True)
