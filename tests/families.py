@@ -58,7 +58,12 @@ EMBEDDERS = [variant for variant, settings in _ALL.items() if "embeds" in settin
 DENOISING = [family for family in NAMES if any(each.get("denoises") for each in settings_of(family).values())]
 """The families whose answers do not grow token by token."""
 
-_STORED = [family for family in NAMES if (DATA.parent / "architectures" / f"{family}.gguf").exists()]
+_STORED = [
+    family
+    for family in NAMES
+    for folder in ("architectures", "embedders")
+    if (DATA.parent / folder / f"{family.replace('_', '-')}.gguf").exists()
+]
 """The families that also have a stored file, which the tests of all architectures run."""
 
 _FIRST = {variant.partition("/")[0]: variant for variant in reversed(VARIANTS)}
