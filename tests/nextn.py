@@ -33,16 +33,26 @@ NEXTN = {
     "glm5_next/usual": 1,
     "glm_dsa/own": 1,
     "hy_v3/usual": 1,
+    "hy_v4/shared": 1,
     "mimo2/usual": 3,
     "nemotron_h_moe/usual": 1,
     "step35/usual": 3,
 }
 """Families whose files may have blocks, with the number of blocks in published ones."""
 
-_COPIED = {"deepseek4/yarn": (2,), "glm5_next/usual": (3,), "nemotron_h_moe/usual": (2, 3)}
+_COPIED = {
+    "deepseek4/yarn": (2,),
+    "glm5_next/usual": (3,),
+    "hy_v4/shared": (1,),
+    "nemotron_h_moe/usual": (2, 3),
+}
 """The layers whose tensors a block has; the last one, where nothing is said."""
 
-_ONLY_IN_LAYERS = {"deepseek4/yarn": ("attn_compressor", "indexer_compressor"), "glm5_next/usual": ("hc_",)}
+_ONLY_IN_LAYERS = {
+    "deepseek4/yarn": ("attn_compressor", "indexer_compressor"),
+    "glm5_next/usual": ("hc_",),
+    "hy_v4/shared": ("hc_",),
+}
 """Beginnings of the names of tensors that a block lacks."""
 
 _OUTPUTS = (

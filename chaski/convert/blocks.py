@@ -1,4 +1,4 @@
-"""Blocks for multi-token prediction in checkpoints: layers after the last one, or tensors `mtp.`."""
+"""Blocks for multi-token prediction in checkpoints: layers after the last one, or tensors of their own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ __all__ = [
 ]
 
 _COUNT = "num_nextn_predict_layers"
+_OWN = ("mtp.layers", "mtp", "mtp_layers")
 
 
 def num_blocks(config: Config) -> int:
@@ -41,7 +42,7 @@ def with_present_blocks(config: Config, names: Set[str]) -> Config:
 
 def block_prefixes(layers: int, block: int) -> tuple[str, ...]:
     """Return what names of tensors of a block may begin with, after a model with `layers` layers."""
-    return f"layers.{layers + block}.", f"mtp.layers.{block}.", f"mtp.{block}."
+    return f"layers.{layers + block}.", *(f"{name}.{block}." for name in _OWN)
 
 
 def _joins(layers: int, block: int) -> set[str]:

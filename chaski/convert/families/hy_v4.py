@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.families import deepseek2, deepseek32
@@ -37,6 +38,7 @@ def metadata(config: Config) -> Metadata:
         "attention.indexer.key_length": config.get("index_head_dim", int),
         "attention.indexer.top_k": config.get("index_topk", int),
         "attention.indexer.types": [kind == "full" for kind in config.list("indexer_types", str)][:layers],
+        **block_metadata(config),
     }
 
 
@@ -54,6 +56,7 @@ def special(config: Config) -> Specials:
     return {
         **deepseek32.special(config),
         **_streams(),
+        "nextn.shared_head_norm": Special(sources=("final_layernorm",)),
         "attn_gate": Special(sources=("self_attn.linear_gate", "self_attn.gate_proj")),
         "attn_sinks": Special(sources=("self_attn.learnable_sink_param", "self_attn.sinks")),
         "ffn_gate_exps.weight": _half(size, 0),
@@ -83,5 +86,5 @@ def _half(size: int, first: int) -> Special:
     return Special(sources=("mlp.experts.gate_up_proj",), arrange=arrange, source_shape=source_shape)
 
 
-FAMILY = derived_family("hy_v4", metadata, special, unused=(r"mtp_layers\..*",))
+FAMILY = derived_family("hy_v4", metadata, special)
 CHECKPOINTS = ("HYV4ForCausalLM",)

@@ -12,6 +12,7 @@ from chaski.ml.nn import (
     GatedLatentAttention,
     LatentAttention,
     LatentConfig,
+    Norm,
     SwiGLU,
     output_rows,
 )
@@ -37,8 +38,8 @@ ARCHITECTURE = Architecture(
     tools=("hy4",),
     thinking=("hy4",),
     notes="Text only. The rope turns pairs of the halves, as in transformers; in llama.cpp it turns adjacent "
-    "elements. Blocks for multi-token prediction are left out.",
-    reads=("leading_dense_block_count", "swiglu_clamp_exp"),
+    "elements, and blocks for multi-token prediction are not read.",
+    reads=("leading_dense_block_count", "nextn_predict_layers", "swiglu_clamp_exp"),
 )
 
 
@@ -86,17 +87,31 @@ class Model(glm_dsa.Model):
         return config
 
     def layers(self, file: GGUFFile) -> list[DecoderLayer]:
-        layers = super().layers(file)
+        return [self._limited(file, *each) for each in enumerate(super().layers(file))]
+
+    def _limited(self, file: GGUFFile, index: int, layer: DecoderLayer) -> DecoderLayer:
+        """Bound the activations of the experts of a layer; a block has the limit of the last layer."""
         limits = file.get(f"{file.architecture}.swiglu_clamp_exp", list[float], None)
-        for index, layer in enumerate(layers):
-            limit = 0.0 if limits is None else float(limits[index])
-            if limit and not isinstance(layer.ffn, SwiGLU):
-                layer.ffn = experts(file, self.config, self.router(file), partial(clamped, limit=limit))
-        return layers
+        limit = 0.0 if limits is None else float(limits[min(index, len(limits) - 1)])
+        if limit and not isinstance(layer.ffn, SwiGLU):
+            layer.ffn = experts(file, self.config, self.router(file), partial(clamped, limit=limit))
+        return layer
 
     def layer(self, file: GGUFFile) -> DecoderLayer:
         attention = deepseek32.Attention(self.attention(file))
         return Layer(self.config, attention, self.ffn(file), self._streams)
+
+    def embed_nextn(self, inputs: Inputs) -> Tensor:
+        return super().embed(inputs)
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> DecoderLayer:
+        """Return a layer with an indexer, but without streams."""
+        layer = self._limited(file, index, super().nextn_layer(file, index))
+        return llama.Layer(self.config, layer.attn, layer.ffn)
+
+    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
+        """Return the state of the model, whose streams are summed, or of a block."""
+        return norm(x if x.shape[1] == self.config.hidden_size else self.output_streams(x))
 
     def attention(self, file: GGUFFile) -> LatentAttention:
         return latent_attention(file, self.config, Attention)
