@@ -10,7 +10,6 @@ from chaski.convert.metadata import Metadata
 __all__ = [
     "block_metadata",
     "block_prefixes",
-    "blocks_after",
     "mtp_blocks",
     "num_blocks",
     "with_present_blocks",
@@ -59,12 +58,6 @@ def block_metadata(config: Config) -> Metadata:
     return {"block_count": layers + count, "nextn_predict_layers": count} if count else {}
 
 
-def blocks_after(config: Config) -> list[str]:
-    """Return patterns of names of the blocks, for a family whose files do not get them."""
-    layers = config.count("num_hidden_layers")
-    return [rf"layers\.{layers + block}\..*" for block in range(num_blocks(config))]
-
-
 def mtp_blocks(config: Config) -> list[str]:
-    """Return the same for blocks whose tensors stand apart from the layers."""
+    """Return patterns of names of the blocks, for a family whose files do not get them."""
     return [r"mtp\..*"] if num_blocks(config) else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaski.convert.blocks import block_metadata, blocks_after
+from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.experts import full_expert_metadata
@@ -16,9 +16,8 @@ def metadata(config: Config) -> Metadata:
     config.expect("moe_layer_freq", 1)
     entries = common_metadata(config) | latent_metadata(config) | _experts(config)
     entries.pop("rope.scaling.attn_factor", None)
-    if _has_blocks(config):
-        entries |= block_metadata(config)
-    return entries | latent_rope(config) | {"vocab_size": config.get("vocab_size", int)}
+    entries |= latent_rope(config) | block_metadata(config)
+    return entries | {"vocab_size": config.get("vocab_size", int)}
 
 
 def _experts(config: Config) -> Metadata:
@@ -37,14 +36,5 @@ def _experts(config: Config) -> Metadata:
     return entries
 
 
-def _has_blocks(config: Config) -> bool:
-    """Return whether the file gets blocks: those of GLM, as in llama.cpp, which computes no others."""
-    return "Glm4MoeLiteForCausalLM" in config.list("architectures", str)
-
-
-def _left_out(config: Config) -> list[str]:
-    return [] if _has_blocks(config) else blocks_after(config)
-
-
-FAMILY = derived_family("deepseek2", metadata, split_heads, left_out=_left_out)
+FAMILY = derived_family("deepseek2", metadata, split_heads)
 CHECKPOINTS = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "YoutuForCausalLM")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.families import deepseek2
@@ -15,15 +14,11 @@ _INDEXER = {"attn_k": "wk", "attn_q_b": "wq_b", "k_norm": "k_norm", "proj": "wei
 def metadata(config: Config) -> Metadata:
     layers, dense = config.count("num_hidden_layers"), config.get("first_k_dense_replace", int, 0)
     config.expect("mlp_layer_types", ["dense"] * min(dense, layers) + ["sparse"] * (layers - dense))
-    return (
-        deepseek2.metadata(config)
-        | block_metadata(config)
-        | {
-            "attention.indexer.head_count": config.get("index_n_heads", int),
-            "attention.indexer.key_length": config.get("index_head_dim", int),
-            "attention.indexer.top_k": config.get("index_topk", int),
-        }
-    )
+    return deepseek2.metadata(config) | {
+        "attention.indexer.head_count": config.get("index_n_heads", int),
+        "attention.indexer.key_length": config.get("index_head_dim", int),
+        "attention.indexer.top_k": config.get("index_topk", int),
+    }
 
 
 def special(config: Config) -> Specials:

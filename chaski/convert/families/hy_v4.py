@@ -7,7 +7,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
 from chaski.convert.families import deepseek2, deepseek32
@@ -38,7 +37,6 @@ def metadata(config: Config) -> Metadata:
         "attention.indexer.key_length": config.get("index_head_dim", int),
         "attention.indexer.top_k": config.get("index_topk", int),
         "attention.indexer.types": [kind == "full" for kind in config.list("indexer_types", str)][:layers],
-        **block_metadata(config),
     }
 
 

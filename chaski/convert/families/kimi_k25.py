@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from chaski.convert.blocks import blocks_after
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.families import deepseek2, moonvit
@@ -72,7 +71,5 @@ def _axes_apart(heads: int) -> Arrange:
 
 
 VISION = VisionFamily(vision_metadata, projector, vision_tensors, {}, unused=(_TIMES,))
-FAMILY = derived_family(
-    "deepseek2", deepseek2.metadata, split_heads, left_out=blocks_after, unused=_UNUSED, vision=VISION
-)
+FAMILY = derived_family("deepseek2", deepseek2.metadata, split_heads, unused=_UNUSED, vision=VISION)
 CHECKPOINTS = ("KimiK25ForConditionalGeneration",)

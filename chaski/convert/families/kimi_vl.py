@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from chaski.convert.blocks import blocks_after
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.families import deepseek2, moonvit
@@ -56,7 +55,5 @@ def vision_tensors(config: Config) -> Iterator[Mapped]:
 
 
 VISION = VisionFamily(vision_metadata, projector, vision_tensors, {})
-FAMILY = derived_family(
-    "deepseek2", deepseek2.metadata, split_heads, left_out=blocks_after, unused=VISION_TENSORS, vision=VISION
-)
+FAMILY = derived_family("deepseek2", deepseek2.metadata, split_heads, unused=VISION_TENSORS, vision=VISION)
 CHECKPOINTS = ("KimiVLForConditionalGeneration",)

@@ -83,10 +83,7 @@ class Oracle:
             if name in own:
                 state[name] = own[name]
             elif "experts" in name:
-                part = name.rpartition(".")[2]
-                state[name] = torch.stack(
-                    [own[f"mixer.experts.{each}.{part}.weight"] for each in range(len(state[name]))]
-                )
+                state[name] = _stack(own, name, len(state[name]))
             else:
                 raise AssertionError(name)
         layer.load_state_dict(state)
@@ -116,6 +113,14 @@ class Oracle:
             more["position_embeddings"] = rotary(x, position_ids=places)
         y = layer(x, attention_mask=None, position_ids=places, **more)
         return y[0] if isinstance(y, tuple) else y
+
+
+def _stack(own: dict[str, Any], name: str, count: int) -> Any:
+    """Return the matrices of experts that transformers has as one stack."""
+    stem, _, part = name.rpartition(".")
+    parts = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
+    rows = [[own[f"{stem}.{expert}.{each}.weight"] for each in parts] for expert in range(count)]
+    return torch.stack([torch.cat(each) for each in rows])
 
 
 class DeepSeekV4:
@@ -175,7 +180,7 @@ class DeepSeekV4:
 
 
 @pytest.mark.parametrize(
-    "variant", ["deepseek4/blocks", "exaone4/small", "glm4/usual", "nemotron_h_moe/usual"]
+    "variant", ["deepseek2/v3", "deepseek4/blocks", "exaone4/small", "glm4/usual", "nemotron_h_moe/usual"]
 )
 def test_a_block_proposes_as_transformers_computes(
     tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch
