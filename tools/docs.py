@@ -96,7 +96,10 @@ logits (embeddings, for models that make no text) are compared with those of tra
 here is the largest difference. llama.cpp, which keeps keys and values in half precision, is the second
 oracle: the logarithms of the probabilities of the 20 likeliest tokens are compared, and embeddings. A dash
 means that it cannot load the tiny model, so transformers is the only oracle. What it computes otherwise than
-transformers is left out there: windows in Phi 3, chunks and temperatures of Llama 4, YaRN in gpt-oss.
+transformers is left out there: windows in Phi 3, chunks and temperatures of Llama 4, YaRN in gpt-oss. Some
+tiny models have settings that no published one has: llama.cpp always bounds the logits of Gemma 2 and
+normalizes the keys of Llama 4, so its figures are large there. Why Qwen 3.5 with experts and a scaled rope
+differs from it was not examined.
 `tools/measure_models.py` measures, and a test holds the values to it.
 
 The converter reads checkpoints of Hugging Face with these architectures in `config.json`

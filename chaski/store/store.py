@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -327,9 +327,12 @@ def _not_found(name: ModelName) -> ModelNotFoundError:
 
 
 def _in_own_letters(folder: Path, part: str) -> str:
-    if not folder.is_dir() or (folder / part).exists():
+    if (folder / part).exists():
         return part
-    return next((other for other in sorted(os.listdir(folder)) if other.lower() == part.lower()), part)
+    # There may be no such folder, or none any more: processes remove empty ones.
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return next((other for other in sorted(os.listdir(folder)) if other.lower() == part.lower()), part)
+    return part
 
 
 def _remove(path: Path) -> int:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -146,6 +147,20 @@ def test_a_model_that_is_removed_while_it_is_read_is_not_there(
     monkeypatch.setattr(store, "_in_folder", removed_by_another_process)
     with pytest.raises(ModelNotFoundError, match="model 'one' not found"):
         store.copy(one, ModelName.parse("three"))
+
+
+def test_a_folder_that_another_process_removes_meanwhile_holds_no_model(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = os.listdir
+
+    def removed(folder: Path) -> list[str]:
+        shutil.rmtree(folder)
+        return listed(folder)
+
+    monkeypatch.setattr(os, "listdir", removed)
+    with pytest.raises(ModelNotFoundError):
+        store.entry(ModelName.parse("absent"))
 
 
 def test_the_environment_can_keep_blobs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
