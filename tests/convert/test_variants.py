@@ -13,6 +13,7 @@ import chaski
 from chaski.convert.checkpoint import Checkpoint, plan_conversion
 from chaski.convert.convert import convert
 from chaski.errors import ModelError, UnsupportedError
+from chaski.formats.dequantize import dequantize
 from chaski.formats.safetensors import open_checkpoint
 from tests.convert.checkpoints import DATA, changed, write_safetensors, written
 
@@ -308,3 +309,22 @@ def test_granite_with_other_layers_is_refused(tmp_path: Path, kinds: list[str]) 
     folder = changed("granitehybrid", tmp_path / "hybrid", {"layer_types": kinds})
     with pytest.raises(UnsupportedError, match=r"'layer_types' is .*; only layers with attention"):
         written(folder)
+
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 50000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize("name", ["llama3", "mixtral", "granitemoe", "granitehybrid"])
+def test_a_rope_of_llama_3_has_its_factors(name: str, tmp_path: Path) -> None:
+    with written(changed(name, tmp_path / name, {"rope_parameters": LLAMA3_ROPE})) as file:
+        found = file.tensors["rope_freqs.weight"]
+        factors = dequantize(found.data, found.type, found.shape)
+    assert factors[0] == 1
+    assert factors[-1] == 8
