@@ -121,6 +121,7 @@ def test_files_that_are_no_exports(fake: Running, open_page: Open, tmp_path: Pat
     assert page.locator(".entry").count() == 0
 
 
+@pytest.mark.alone
 def test_a_large_import_leaves_the_page_alive(fake: Running, open_page: Open, tmp_path: Path) -> None:
     many = [
         of_chatgpt(number, f"Chat {number}", node("u", None, "user", "word " * 1500))
