@@ -112,7 +112,6 @@ void ExpertStore::stop() {
     }
     work_.notify_all();
     complete_.notify_all();
-    stopping_.notify_all();
     for (std::thread& reader : readers_) reader.join();
     readers_.clear();
 }
@@ -348,8 +347,9 @@ void ExpertStore::work(std::uint8_t* room) {
         work_.notify_one();  // there may be more for another reader
         lock.unlock();
         const int error = read(piece, room);
+        // Not a timed wait for the end, which would need a newer C library than the wheel asks for.
+        if (error != 0) std::this_thread::sleep_for(kPause);
         lock.lock();
-        if (error != 0) stopping_.wait_for(lock, kPause, [&] { return is_stopping_; });
         finish(piece, error);
     }
 }

@@ -175,7 +175,6 @@ class ExpertStore {
     mutable std::mutex mutex_;
     std::condition_variable work_;      // for readers
     std::condition_variable complete_;  // for computing threads
-    std::condition_variable stopping_;  // for readers that pause after a failed read
     bool is_stopping_ = false;
     std::vector<int> requested_;             // stacks with wanted experts, which are read first
     Piece current_{nullptr, nullptr, 0, 0};  // the rest of the matrix whose pieces readers take now
