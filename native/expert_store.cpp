@@ -328,7 +328,7 @@ void ExpertStore::finish(const Piece& piece, int error) {
     complete_.notify_all();
 }
 
-// Whether the batch still tries failed reads again.
+// True while the batch tries failed reads again.
 bool ExpertStore::is_patient() {
     const auto now = std::chrono::steady_clock::now();
     if (!patience_end_) patience_end_ = now + patience_;
