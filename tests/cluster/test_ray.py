@@ -96,8 +96,14 @@ def test_a_server_lets_a_cluster_compute_and_its_replicas_may_die(tmp_path: Path
         assert {each["name"] for each in again} != {each["name"] for each in replicas}
         shown = chaski(url, "ps")
         assert len(re.findall(r"replica \w+ on .*, process \d+: 0 of \d+ places taken", shown)) == 2
-        nodes, applications = chaski(url, "cluster", "status").split("\n\n")
-        assert re.search(r"^chaski-guide\S* +\S+:\d+ +2 +0.\d+ cores +wanted$", applications, re.M)
+        # Killed replicas count until their leases end.
+        counted = r"^chaski-guide\S* +\S+:\d+ +2 +0.\d+ cores +wanted$"
+        until = time.monotonic() + 60
+        while True:
+            nodes, applications = chaski(url, "cluster", "status").split("\n\n")
+            if re.search(counted, applications, re.M):
+                break
+            assert time.monotonic() < until, applications
         status = nodes.splitlines()
         assert status[0].split() == [
             "NODE",
