@@ -37,7 +37,7 @@ export PIP_USER := 0
 run: .venv/installed
 	$(BIN)/chaski demo --verbose < /dev/null
 
-# LONG=1 runs all tests of continuous integration.
+# LONG=1 also runs the long tests, as continuous integration does each night.
 test: .venv/developing
 	build/$(shell uname -m)/compare_isas
 	$(BIN)/python $(PYTEST) --ignore=tests/web -m "not slow and not oracle$(if $(LONG),, and not long)"

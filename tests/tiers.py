@@ -1,4 +1,4 @@
-"""Which parameters of a test `make test` runs. The others are long: continuous integration runs them."""
+"""Which parameters of a test `make test` runs. The others are long: they run each night."""
 
 from __future__ import annotations
 
