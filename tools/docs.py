@@ -210,12 +210,16 @@ memory yet, so the processor computes there.
 _HOW_PLANNED = """\
 ## How the planner decides
 
-1. A card gets all of the model if the card has room for it.
+1. A card gets all of the model if the card has room for it. Several cards share a model if one of them has
+   room for a context of less than 32,768 tokens only.
 2. Otherwise a card gets all layers, but the experts of as few layers as necessary stay on the processor. A
    token uses few of them, so they need the least bandwidth for their size.
 3. If the card is too small even for layers without experts, it gets the last layers.
 4. Experts on the processor that memory has no room for stay in the file. The ones that tokens choose most are
    in memory, and the others are read when tokens choose them.
+5. Where memory has no room for all weights, a longer context would take memory from them. It has at most
+   32,768 tokens, which is enough for agents, and what it takes beyond the shortest context, of 4,096 tokens,
+   is at most an eighth of a device's memory. `--context` chooses another.
 
 `python -m tools.described_machines` plans again."""
 

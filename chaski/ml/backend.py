@@ -202,6 +202,7 @@ class DeviceMemory(Struct, frozen=True):
 
     `shared`: bytes of the weights that other processes had already loaded, so that they took no memory.
     `in_files`: bytes of further weights that do not fit in memory; every batch reads them from their files.
+    `fillable`: those of them that `load` takes into memory as far as it has room beside everything else.
     """
 
     device: str
@@ -212,6 +213,7 @@ class DeviceMemory(Struct, frozen=True):
     in_files: int = 0
     adapters: int = 0
     is_gpu: bool = False
+    fillable: int = 0
 
     @property
     def total(self) -> int:
@@ -309,6 +311,7 @@ class Memory(Struct, frozen=True):
                     a.in_files + b.in_files,
                     a.adapters + b.adapters,
                     a.is_gpu or b.is_gpu,
+                    a.fillable + b.fillable,
                 )
                 for a, b in pairs
             ),

@@ -20,6 +20,7 @@ __all__ = [
     "largest_cache",
     "memory_nodes",
     "physical_cores",
+    "spare_memory",
     "total_memory",
     "usable_processors",
 ]
@@ -33,6 +34,8 @@ _MODEL = ("cpu family", "model", "stepping", "CPU implementer", "CPU variant", "
 # If a quota allows a fraction of a core, one more thread gains that fraction but causes pauses. A fifth of a
 # core gained three percent.
 _LEAST_PART = 0.2
+# The share of the machine's memory that experts leave free.
+_SPARE = 0.05
 # Computing takes one in this many of the threads that may still be started; others serve requests and read
 # files.
 _TASKS_EACH = 2
@@ -85,6 +88,11 @@ def total_memory() -> int:
     """Return the bytes of memory that this process may have: the machine's memory or a lower limit."""
     bounds = (_machine_memory(), limits.memory_limit(), limits.address_space())
     return min(bound for bound in bounds if bound is not None)
+
+
+def spare_memory() -> int:
+    """Return the bytes that stay free when weights take all memory that is left."""
+    return math.ceil(_SPARE * total_memory())
 
 
 def available_memory() -> int:

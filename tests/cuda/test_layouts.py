@@ -107,6 +107,34 @@ def test_several_gpus_take_what_one_has_no_room_for(
 
 
 @pytest.mark.long
+def test_memory_decides_about_the_context_and_the_gpus(tmp_path: Path, sizes: list[int]) -> None:
+    """Two GPUs share a model where one has room for a short context, and layers go first where none has."""
+    path = write_tiny_llama(tmp_path / "long.gguf", layers=4, llama__context_length=262_144)
+    with chaski.load(path, backend=NAME, context=4096, prompt_cache=False) as llm:
+        short = llm.memory().on("cuda:0").total
+        a_token = llm.memory().cache / 4096
+
+    def place(*rooms: int) -> tuple[list[str], int, str]:
+        sizes[:] = rooms
+        with chaski.load(path, backend=NAME, prompt_cache=False) as llm:
+            held = [each.device for each in llm.memory().devices if each.weights]
+            return held, llm.context, llm.context_reason
+
+    room = int(short + 20_000 * a_token)
+    held, context, _ = place(room)
+    assert held == ["cuda:0"]
+    assert 4096 < context < 32_768
+    held, longer, _ = place(room, room)
+    assert held == ["cuda:0", "cuda:1"]
+    assert longer > context
+    assert place(int(short + 100_000 * a_token), room)[0] == ["cuda:0"]
+    held, context, reason = place(short // 2)
+    assert held == ["cpu", "cuda:0"]
+    assert 4096 <= context <= 32_768
+    assert "the memory" in reason or "memory from the weights" in reason
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [{}, {"tensor_split": [1, 3, 2]}, {"num_gpu": 1, "tensor_split": [1, 3, 2]}]
 )

@@ -199,7 +199,7 @@ def test_memory_changes_while_batches_are_computed(monkeypatch: pytest.MonkeyPat
     expected = logits(PATH)[0]
     least = least_memory(PATH)
     monkeypatch.setattr("chaski.ml.cpu.experts._STEP", 0.0)
-    monkeypatch.setattr("chaski.ml.cpu.experts._spare", lambda: 0)
+    monkeypatch.setattr("chaski.ml.cpu.experts.spare_memory", lambda: 0)
     with chaski.load(PATH, context=64, threads=2, expert_memory=2 * least) as model:
         experts = experts_of(model)
         assert experts is not None

@@ -243,6 +243,7 @@ class CPUBackend:
             self._plan_bytes,
             self._shared_bytes,
             self._file_bytes + others,
+            fillable=others if self._options[1].expert_memory is None else 0,
         )
         return Memory((held,), () if self._experts is None else self._experts.layers())
 

@@ -6,7 +6,6 @@ may have, and gives memory back when other programs need it.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import threading
@@ -21,7 +20,7 @@ from chaski.formats.gguf import TensorInfo
 from chaski.ml.backend import LayerExperts
 from chaski.ml.cpu.weight_files import laid_out_type, unreadable
 from chaski.ml.graph import Weight
-from chaski.ml.machine import available_memory, total_memory
+from chaski.ml.machine import available_memory, spare_memory, total_memory
 from chaski.ml.plan import FailedRowsError
 
 __all__ = ["ExpertMemory", "is_experts"]
@@ -33,8 +32,6 @@ _READERS = 8
 # Milliseconds for which a batch tries reads again that fail.
 _PATIENCE = 500
 
-# The share of the machine's memory that stays free in addition to everything that a model takes.
-_SPARE = 0.05
 # Experts take at most this share of the memory that is left beside dense weights, so that caches find room.
 _PLANNED = 0.75
 # Seconds between two looks at the free memory.
@@ -110,7 +107,7 @@ class ExpertMemory:
         The budget grows to what is free, unless the user has set it.
         """
         if asked is None:
-            free = available_memory() - others - _spare()
+            free = available_memory() - others - spare_memory()
             self.budget = min(self.total_bytes, max(self.budget, free))
         self._used = self.budget
         self._store.start(self.budget, _READERS, _PATIENCE)
@@ -160,7 +157,7 @@ class ExpertMemory:
 
         free: bytes that are available now
         """
-        wanted = min(self.budget, self._store.filled_bytes + free - _spare())
+        wanted = min(self.budget, self._store.filled_bytes + free - spare_memory())
         if abs(wanted - self._used) >= _STEP * total_memory() or wanted == self.budget != self._used:
             self._used = max(wanted, self._store.least_bytes)
             self._store.resize(self._used)
@@ -170,10 +167,6 @@ def _layer_of(weight: Weight) -> int:
     found = _EXPERTS.match(weight.name)
     assert found is not None, f"{weight.name} is no stack of experts"
     return int(found[1])
-
-
-def _spare() -> int:
-    return math.ceil(_SPARE * total_memory())
 
 
 def _opened(path: Path) -> _native.DirectFile:

@@ -31,18 +31,6 @@ def reserve(parts: ModelParts, backend: str | None = None) -> ReservedModel:
     smaller where the plans do not fit in addition to the caches. `ReservedModel.check` reports where nothing
     fits. Raises what opening a backend and placing a model raise.
     """
-    reserved = _reserved(parts, backend)
-    while isinstance(parts.size, Sizing) and reserved.needs.missing:
-        smaller = parts.size.below(reserved.size)
-        if smaller is None:
-            break
-        reserved.close()
-        parts = replace(parts, size=smaller)
-        reserved = _reserved(parts, backend)
-    return reserved
-
-
-def _reserved(parts: ModelParts, backend: str | None) -> ReservedModel:
     name = Environment.read().backend if backend is None else backend
     is_own_choice = name != AUTO
     gpus: Sequence[Device] = ()
@@ -53,14 +41,30 @@ def _reserved(parts: ModelParts, backend: str | None) -> ReservedModel:
         name, gpus = usual_backend() if wants_gpu else ("cpu", ())
     if not gpus or parts.gpus.num_gpu == 0:
         parts.gpus.on_processor()
-        return ReservedModel(parts, "cpu" if gpus else name)
+        return _reserved(parts, "cpu" if gpus else name)
     try:
         return _Search(parts, name, gpus).reserve()
     except UnsupportedError as error:
         if is_own_choice or parts.gpus.num_gpu is not None:
             raise
         _log.warning("%s is computed on the processor: %s", parts.file.path.name, error)
-        return ReservedModel(parts, "cpu")
+        return _reserved(parts, "cpu")
+
+
+def _reserved(parts: ModelParts, backend: str, *place: GPUOptions) -> ReservedModel:
+    """Return the model at a place, in a smaller size where the plans have no room beside the caches.
+
+    If nothing fits, it has the smallest size.
+    """
+    while True:
+        reserved = ReservedModel(parts, backend, *place)
+        if not reserved.needs.missing or not isinstance(parts.size, Sizing):
+            return reserved
+        smaller = parts.size.below(reserved.size)
+        if smaller is None:
+            return reserved
+        reserved.close()
+        parts = replace(parts, size=smaller)
 
 
 class _Search:
@@ -73,18 +77,33 @@ class _Search:
         self._layers = parts.file.get(f"{parts.file.architecture}.block_count", int, 0) + 1
 
     def reserve(self) -> ReservedModel:
-        """Return the first place that fits, or the last one that was asked for."""
+        """Return the best place that fits, or the last one that was asked for."""
         wishes, gpus = self._parts.gpus, self._gpus
         asked = wishes.num_gpu
         if asked is not None:
             is_whole = asked >= self._layers
             places = wishes.whole(gpus, self._layers - 1) if is_whole else wishes.some(gpus, asked)
-            return self._first(places) or ReservedModel(self._parts, self._name, places[-1])
-        return (
-            self._first(wishes.whole(gpus, self._layers - 1))
-            or self._fewest_experts_on_cpu()
-            or self._most_layers()
-        )
+            return self._best(places) or ReservedModel(self._parts, self._name, places[-1])
+        whole = self._best(wishes.whole(gpus, self._layers - 1))
+        if whole is not None:
+            return whole
+        for parts in self._scarce():
+            if self._may_move_experts and (found := self._fewest_experts_on_cpu(parts)) is not None:
+                return found
+        for parts in self._scarce():
+            if (found := self._most_layers(parts)) is not None:
+                return found
+        self._warn("%d of %d layers of %s", self._layers, self._layers)
+        return _reserved(self._parts, "cpu")
+
+    def _scarce(self) -> Sequence[ModelParts]:
+        """Return the model in the sizes to try where devices have no room for all of it."""
+        parts = self._parts
+        if not isinstance(parts.size, Sizing):
+            return [parts]
+        usual = parts.size.scarce()
+        sizes = [usual] if usual.longest == usual.least else [usual, replace(usual, longest=usual.least)]
+        return [replace(parts, size=size) for size in sizes]
 
     @property
     def _may_move_experts(self) -> bool:
@@ -93,38 +112,39 @@ class _Search:
         has_experts = file.get(f"{file.architecture}.expert_count", int, 0) > 0
         return has_experts and self._parts.gpus.n_cpu_moe is None
 
-    def _fewest_experts_on_cpu(self) -> ReservedModel | None:
+    def _fewest_experts_on_cpu(self, parts: ModelParts) -> ReservedModel | None:
         """Return the place with all layers on GPUs but the experts of some; None if none fits.
 
         Most of the bytes of such a layer are experts, of which a token uses few.
         """
-        if not self._may_move_experts:
-            return None
-        wishes, layers = self._parts.gpus, self._layers
+        wishes, layers = parts.gpus, self._layers
         place = wishes.whole(self._gpus, layers - 1)[-1]
-        with_all, found = self._farthest(lambda number: wishes.with_experts(place, layers - number))
+        with_all, found = self._farthest(parts, lambda number: wishes.with_experts(place, layers - number))
         if found is not None:
             self._warn("the experts of %d of %d layers of %s", layers - with_all, layers - 1)
         return found
 
-    def _most_layers(self) -> ReservedModel:
+    def _most_layers(self, parts: ModelParts) -> ReservedModel | None:
         """Return the place with the most layers on GPUs, without experts if memory decides about these.
 
-        It is the processor where none fits.
+        None if none fits.
         """
-        wishes, on_cpu = self._parts.gpus, self._layers if self._may_move_experts else 0
+        wishes, on_cpu = parts.gpus, self._layers if self._may_move_experts else 0
         most, found = self._farthest(
-            lambda number: wishes.with_experts(wishes.some(self._gpus, number)[-1], on_cpu)
+            parts, lambda number: wishes.with_experts(wishes.some(self._gpus, number)[-1], on_cpu)
         )
-        self._warn("%d of %d layers of %s", self._layers - most, self._layers)
-        return found or ReservedModel(self._parts, "cpu")
+        if found is not None:
+            self._warn("%d of %d layers of %s", self._layers - most, self._layers)
+        return found
 
-    def _farthest(self, place: Callable[[int], GPUOptions]) -> tuple[int, ReservedModel | None]:
+    def _farthest(
+        self, parts: ModelParts, place: Callable[[int], GPUOptions]
+    ) -> tuple[int, ReservedModel | None]:
         """Return the largest number of layers whose place fits, and the model there; 0 and None for none."""
         most, too_many, found = 0, self._layers, None
         while too_many - most > 1:
             number = (most + too_many) // 2
-            fitting = self._first([place(number)])
+            fitting = self._fitting(place(number), lambda at: ReservedModel(parts, self._name, at))
             if fitting is None:
                 too_many = number
                 continue
@@ -141,20 +161,42 @@ class _Search:
             *(*numbers, self._parts.file.path.name, names),
         )
 
-    def _first(self, places: Iterable[GPUOptions]) -> ReservedModel | None:
+    def _best(self, places: Iterable[GPUOptions]) -> ReservedModel | None:
         """Return the first place that fits; None for none.
+
+        A later one is better if only there the context is long enough for an agent, or longer at least.
+        """
+        best: ReservedModel | None = None
+        size = self._parts.size
+        for place in places:
+            found = self._fitting(place, lambda at: _reserved(self._parts, self._name, at))
+            if found is None:
+                continue
+            if best is not None and found.size.capacity <= best.size.capacity:
+                found.close()
+                continue
+            if best is not None:
+                best.close()
+            best = found
+            if not isinstance(size, Sizing) or found.size.capacity >= size.enough:
+                break
+        return best
+
+    def _fitting(
+        self, place: GPUOptions, reserve: Callable[[GPUOptions], ReservedModel]
+    ) -> ReservedModel | None:
+        """Return the model at a place; None where it does not fit.
 
         Raises UnsupportedError where one GPU with everything cannot have the model. A place with a part of it
         on each device may only be cut where the model cannot be, which counts as a place that does not fit.
         """
-        for place in places:
-            try:
-                reserved = ReservedModel(self._parts, self._name, place)
-            except UnsupportedError:
-                if len(place.numbers) == 1 and place.layers is None:
-                    raise
-                continue
-            if not reserved.needs.missing:
-                return reserved
-            reserved.close()
+        try:
+            reserved = reserve(place)
+        except UnsupportedError:
+            if len(place.numbers) == 1 and place.layers is None:
+                raise
+            return None
+        if not reserved.needs.missing:
+            return reserved
+        reserved.close()
         return None

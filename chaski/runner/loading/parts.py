@@ -273,9 +273,9 @@ class ReservedModel:
     def context_reason(self) -> str:
         """Why the context has its length, in words."""
         parts = self._parts
-        if isinstance(parts.size, CacheSize):
+        if self.places.sizing is None:
             return parts.size_reason
-        return parts.size.reason(self.size, parts.network.config.context_length)
+        return self.places.sizing.reason(self.size, parts.network.config.context_length)
 
     @property
     def needs(self) -> MemoryNeeds:

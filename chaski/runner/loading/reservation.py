@@ -16,7 +16,7 @@ from chaski.ml import Backend
 from chaski.ml.backend import HOST, ByDevice, summed
 from chaski.ml.graph import DType
 from chaski.ml.limits import addresses_left
-from chaski.ml.machine import available_memory
+from chaski.ml.machine import available_memory, spare_memory
 from chaski.model.attached import AttachedDraft
 from chaski.model.encoder import EncoderProgram, encoder_memory
 from chaski.model.multimodal import EncoderShape, LimitedByContext
@@ -70,6 +70,18 @@ class MemoryNeeds(Struct, frozen=True):
         """The devices that have too little memory for it."""
         return [device for device, num_bytes in self.total.items() if num_bytes > self.available[device]]
 
+    def filled(self, fillable: ByDevice, spare: int) -> MemoryNeeds:
+        """Return the needs when weights of files have filled the memory that is left, but for `spare` bytes.
+
+        fillable: the bytes of such weights on each device
+        """
+        total, weights, in_files = self.total, dict(self.weights), dict(self.in_files)
+        for device, most in fillable.items():
+            taken = min(most, max(0, self.available[device] - total.get(device, 0) - spare))
+            weights[device] += taken
+            in_files[device] -= taken
+        return replace(self, weights=weights, in_files=in_files)
+
     def check(self) -> None:
         """Raise OutOfMemoryError, with a table of the needs on each device, if one has too little."""
         if not self.missing:
@@ -121,6 +133,7 @@ class Reservation:
         encoding = encoding_of(model)
         self.images: EncodedImages | None = None
         self.heads: OwnHeads | None = None
+        self.sizing: Sizing | None = None
         own_type = _encoder_type(types, backend, projector or file)
 
         def caches_of(size: CacheSize) -> list[KindMemory]:
@@ -147,7 +160,10 @@ class Reservation:
             }
             if (addresses := addresses_left()) is not None:
                 left[HOST] = min(left[HOST], addresses)
-            size = size.choose(lambda size: summed(kind.num_bytes for kind in caches_of(size)), left)
+            self.sizing = size.scarce() if any(in_files.values()) else size
+            size = self.sizing.choose(
+                lambda size: summed(kind.num_bytes for kind in caches_of(size)), left, available
+            )
         self.size = size
         caches = caches_of(size)
         kinds = [*model.layer_kinds(), *(() if draft is None else draft.layer_kinds())]
@@ -169,8 +185,9 @@ class Reservation:
                 self.images = EncodedImages(EncoderProgram(encoding, backend, own_type), size.sequences)
             if draft is not None:
                 self.heads = _heads(draft, self.cache, backend, size)
-            plans = {held.device: held.plans for held in backend.memory().devices}
-            self.needs = replace(self.needs, plans=plans)
+            held = backend.memory().devices
+            self.needs = replace(self.needs, plans={part.device: part.plans for part in held})
+            self.needs = self.needs.filled({part.device: part.fillable for part in held}, spare_memory())
 
 
 def _heads(draft: AttachedDraft, cache: Cache, backend: Backend, size: CacheSize) -> OwnHeads:

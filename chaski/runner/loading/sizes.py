@@ -42,6 +42,8 @@ LEAST_CONTEXT = 4096
 
 # The prompt of an agent with its tools has 15,000 to 30,000 tokens.
 _ENOUGH = 32_768
+# A longer context takes at most one in this many bytes of a device that has no room for all weights.
+_SCARCE = 8
 # Tables of cells take a few bytes for each token of the context, used or not.
 _MOST_CHOSEN = 262_144
 _STEP = 1024
@@ -90,12 +92,14 @@ class Sizing(Struct, frozen=True):
     least      the shortest context; 4,096, or the number of tokens that a request needs
     parallels  numbers of sequences, the preferred one first
     num_batch  tokens of a batch
+    is_scarce  weights that have no room on a fast device are on a slower one
     """
 
     longest: int
     least: int
     parallels: Sequence[int]
     num_batch: int = USUAL_BATCH
+    is_scarce: bool = False
 
     @classmethod
     def of(cls, trained: int, needed: int | None, parallels: Sequence[int], num_batch: int) -> Sizing:
@@ -106,19 +110,45 @@ class Sizing(Struct, frozen=True):
         least = min(trained, max(LEAST_CONTEXT, needed or 0))
         return cls(max(least, min(trained, _MOST_CHOSEN)), least, tuple(parallels), num_batch)
 
-    def choose(self, cache_bytes: Callable[[CacheSize], ByDevice], left: ByDevice) -> CacheSize:
-        """Return the size for a model, of whose memory `left` bytes are left on each device.
+    @property
+    def enough(self) -> int:
+        """A context that an agent can use, or the longest one."""
+        return max(self.least, min(self.longest, _ENOUGH))
+
+    def scarce(self) -> Sizing:
+        """Return the limits where a longer context takes memory from weights, which have too little of it."""
+        return replace(self, longest=self.enough, is_scarce=True)
+
+    def choose(
+        self, cache_bytes: Callable[[CacheSize], ByDevice], left: ByDevice, available: ByDevice
+    ) -> CacheSize:
+        """Return the size for a model, of whose `available` bytes on each device `left` are left.
 
         `cache_bytes` returns the bytes of the caches of a size. More sequences and longer contexts than an
         agent needs take at most half of what is left. A single context of that length takes up to 7/8: an
         eighth is for the prefix cache. Who wishes for many sequences wants throughput: they take up to 7/8,
-        and are preferred to longer contexts. The context is never shorter than `least`, whether it fits or
+        and are preferred to longer contexts. Where memory is scarce, a context longer than `least` takes at
+        most an eighth of a device's memory. The context is never shorter than `least`, whether it fits or
         not.
         """
+        if self.is_scarce:
+            smallest = cache_bytes(self._size(self.parallels[-1], self.least))
+            left = {
+                device: min(num_bytes // 8 * 7, smallest.get(device, 0) + available[device] // _SCARCE)
+                for device, num_bytes in left.items()
+            }
+            sizes = (self._longest(each, self.longest, cache_bytes, left) for each in self.parallels)
+            whole = (size for size in sizes if size is not None and size.capacity == self.longest)
+            parallel = self.parallels[-1]
+            return (
+                next(whole, None)
+                or self._longest(parallel, self.longest, cache_bytes, left)
+                or self._size(parallel, self.least)
+            )
         usual = {device: num_bytes // 2 for device, num_bytes in left.items()}
         most = {device: num_bytes // 8 * 7 for device, num_bytes in left.items()}
         are_many = self.parallels[0] > _FEW_SEQUENCES
-        enough = max(self.least, 0 if are_many else min(self.longest, _ENOUGH))
+        enough = self.least if are_many else self.enough
         for parallel in self.parallels:
             size = self._longest(parallel, self.longest, cache_bytes, most if are_many else usual)
             if size is not None and size.capacity >= enough:
@@ -140,6 +170,8 @@ class Sizing(Struct, frozen=True):
         """Return in words why a size was chosen."""
         if size.capacity >= trained:
             return WHOLE
+        if self.is_scarce and size.capacity >= _ENOUGH:
+            return f"more would take memory from the weights; the model's own is {trained:,}"
         if size.capacity >= _MOST_CHOSEN:
             return f"the longest that is chosen; the model's own is {trained:,}"
         return f"what the memory allows; the model's own is {trained:,}"

@@ -26,7 +26,8 @@ def chosen(
         return dict.fromkeys(devices, size.sequences * size.capacity * bytes_each)
 
     sizing = Sizing.of(trained, needed, parallels, 512)
-    size = sizing.choose(cache_bytes, dict.fromkeys(devices, int(left * GB)))
+    room = dict.fromkeys(devices, int(left * GB))
+    size = sizing.choose(cache_bytes, room, room)
     return size.sequences, size.capacity
 
 
@@ -79,9 +80,10 @@ def test_the_smallest_device_decides() -> None:
     def cache_bytes(size: CacheSize) -> ByDevice:
         return {"cuda:0": size.capacity * A_TOKEN, "cpu": size.capacity}
 
-    size = Sizing.of(131_072, None, (1,), 512).choose(cache_bytes, {"cuda:0": 4 * GB, "cpu": 100 * GB})
+    room = {"cuda:0": 4 * GB, "cpu": 100 * GB}
+    size = Sizing.of(131_072, None, (1,), 512).choose(cache_bytes, room, room)
     assert size.capacity == 26_624
-    nowhere = Sizing.of(131_072, None, (1,), 512).choose(cache_bytes, {"cpu": 100 * GB})
+    nowhere = Sizing.of(131_072, None, (1,), 512).choose(cache_bytes, {"cpu": 100 * GB}, room)
     assert nowhere.capacity == 4096
 
 
@@ -89,15 +91,49 @@ def test_windows_take_no_more_for_longer_contexts() -> None:
     def cache_bytes(size: CacheSize) -> ByDevice:
         return {"cpu": size.sequences * min(size.capacity, 1024) * A_TOKEN}
 
-    size = Sizing.of(131_072, None, (4, 2, 1), 512).choose(cache_bytes, {"cpu": 2 * GB})
+    room = {"cpu": 2 * GB}
+    size = Sizing.of(131_072, None, (4, 2, 1), 512).choose(cache_bytes, room, room)
     assert (size.sequences, size.capacity) == (4, 131_072)
+
+
+@pytest.mark.parametrize(
+    ("left", "available", "size"),
+    [
+        (90, 100, (2, 32_768)),  # an eighth of 100 GB has room for two contexts, and none is longer
+        (9, 40, (1, 32_768)),
+        (9, 24, (1, 26_624)),  # an eighth of the memory, beside the shortest context
+        (2, 24, (1, 13_312)),  # 7/8 of what is left
+        (0, 24, (1, 4_096)),  # does not fit
+    ],
+)
+def test_a_context_takes_little_from_weights_that_have_no_room(
+    left: float, available: float, size: tuple[int, int]
+) -> None:
+    found = (
+        Sizing.of(131_072, None, (4, 2, 1), 512)
+        .scarce()
+        .choose(
+            lambda size: {"cpu": size.sequences * size.capacity * A_TOKEN},
+            {"cpu": int(left * GB)},
+            {"cpu": int(available * GB)},
+        )
+    )
+    assert (found.sequences, found.capacity) == size
+
+
+def test_scarce_memory_is_the_reason_for_a_usual_context() -> None:
+    scarce = Sizing.of(131_072, None, (1,), 512).scarce()
+    reason = scarce.reason(CacheSize(1, 32_768, 512), 131_072)
+    assert reason == "more would take memory from the weights; the model's own is 131,072"
+    reason = scarce.reason(CacheSize(1, 8_192, 512), 131_072)
+    assert reason == "what the memory allows; the model's own is 131,072"
 
 
 def test_smaller_sizes_are_tried_down_to_the_smallest() -> None:
     sizing: Sizing | None = Sizing.of(16_384, None, (4, 2, 1), 512)
     tried = []
     while sizing is not None:
-        size = sizing.choose(lambda size: {}, {})
+        size = sizing.choose(lambda size: {}, {}, {})
         tried.append((size.sequences, size.capacity))
         sizing = sizing.below(size)
     assert tried == [(4, 16_384), (4, 8192), (4, 4096), (2, 4096), (1, 4096)]
