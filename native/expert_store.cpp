@@ -1,7 +1,5 @@
 #include "expert_store.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -28,14 +26,6 @@ double log_sum(double a, double b) {
 std::int64_t panels_at_once(const ExpertStore::Stack& stack, std::int64_t bytes) {
     const std::int64_t group = interleaved_panels(stack.type);
     return std::max<std::int64_t>(1, bytes / (group * kLanes * stack.stride)) * group;
-}
-
-// Returns memory to the system. The pages at both ends may contain other slots.
-void give_back(std::byte* memory, std::int64_t bytes) {
-    constexpr std::uintptr_t kPage = 4096;
-    const auto start = reinterpret_cast<std::uintptr_t>(memory);
-    const std::uintptr_t begin = align_up(start, kPage), end = (start + bytes) / kPage * kPage;
-    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace
@@ -299,7 +289,8 @@ void ExpertStore::drop_if_surplus(Part& part, Expert& expert) {
     if (expert.slot < part.slots || expert.is_needed || expert.unread > 0) return;
     std::byte* memory = part.memory + expert.slot * part.slot_bytes;
     leave(part, expert);
-    give_back(memory, part.slot_bytes);
+    give_back(memory,
+              static_cast<std::size_t>(part.slot_bytes));  // pages at both ends may contain other slots
 }
 
 void ExpertStore::finish(const Piece& piece, int error) {

@@ -99,4 +99,11 @@ void Region::touch() {
     }
 }
 
+void give_back(std::byte* memory, std::size_t bytes) {
+    constexpr std::uintptr_t kPage = 4096;
+    const auto start = reinterpret_cast<std::uintptr_t>(memory);
+    const std::uintptr_t begin = align_up(start, kPage), end = (start + bytes) / kPage * kPage;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 }  // namespace chaski

@@ -189,6 +189,16 @@ bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t
     return true;
 }
 
+void read_following(const OwnedMatrix& weight) {
+    for (const FileRange& range : weight.origin->ahead) range.file->read_ahead(range.offset, range.bytes);
+}
+
+void release(const OwnedMatrix& weight) {
+    const Matrix& m = weight.matrix;
+    weight.origin->is_laid_out.store(false, std::memory_order_release);
+    give_back(weight.memory->data() + offset_of(weight), matrix_bytes(m.type, m.rows, m.k));
+}
+
 void pack_rows(const Kernels& kernels, const Matrix& part, std::int64_t stride, bool is_interleaved,
                std::uint8_t* rows, std::uint8_t* panels) {
     const std::int64_t bytes = row_bytes(part.type, part.k);

@@ -34,6 +34,22 @@ void take_from(const OwnedMatrix& weight, std::shared_ptr<WeightFile> file, std:
     weight.origin->is_laid_out.store(false);
 }
 
+// Sets the matrices that the system reads while steps read this one from its file.
+void read_with(const OwnedMatrix& weight, const std::vector<OwnedMatrix>& later) {
+    std::vector<FileRange> ahead;
+    for (const OwnedMatrix& other : later) {
+        require(other.origin->file != nullptr, "weights: a matrix comes from no file");
+        const std::int64_t bytes = other.matrix.rows * other.origin->stride;
+        ahead.push_back({other.origin->file, other.origin->offset, bytes});
+    }
+    weight.origin->ahead = std::move(ahead);
+}
+
+void release_matrix(const OwnedMatrix& weight) {
+    require(weight.origin->file != nullptr, "weights: a matrix comes from no file");
+    release(weight);
+}
+
 // The first rows of a matrix, in the same memory. They must fill whole groups of panels.
 OwnedMatrix first_rows(const OwnedMatrix& weight, std::int64_t rows) {
     const std::int64_t group = kLanes * interleaved_panels(weight.matrix.type);
@@ -69,6 +85,8 @@ void bind_weights(nb::module_& m) {
         .def_prop_ro("columns", [](const OwnedMatrix& w) { return w.matrix.k; })
         .def("first_rows", &first_rows, "rows"_a)
         .def("take_from", &take_from, "file"_a, "offset"_a)
+        .def("read_with", &read_with, "later"_a)
+        .def("release", &release_matrix)
         .def("set_laid_out", [](const OwnedMatrix& w) { w.origin->is_laid_out.store(true); });
 
     nb::class_<WeightFile>(m, "WeightFile")

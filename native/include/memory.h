@@ -49,4 +49,7 @@ class Region {
     std::size_t mapped_;
 };
 
+// Gives the whole pages within this memory back to the system; they are zero afterwards.
+void give_back(std::byte* memory, std::size_t bytes);
+
 }  // namespace chaski

@@ -38,6 +38,11 @@ class WeightFile {
     mutable std::atomic<int> error_{0};
 };
 
+struct FileRange {
+    std::shared_ptr<const WeightFile> file;
+    std::int64_t offset, bytes;
+};
+
 // The place of a matrix's rows in a file.
 struct Origin {
     std::shared_ptr<const WeightFile> file;
@@ -45,6 +50,7 @@ struct Origin {
     std::int64_t stride = 0;              // bytes from one row to the next; other rows may lie between
     bool is_interleaved = false;          // of MXFP4: elements 2 j and 2 j + 1 share byte j, not j and j + 16
     std::atomic<bool> is_laid_out{true};  // false: the panels in memory are not filled yet
+    std::vector<FileRange> ahead;  // what the system reads while a step reads this matrix from the file
 };
 
 // A matrix, the memory of its panels, and their origin.
@@ -63,6 +69,12 @@ std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels);
 // their `stored_bytes`. Returns false when they cannot be read.
 bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t begin, std::int64_t end,
                  std::uint8_t* rows, std::uint8_t* panels);
+
+// Asks the system to read what follows a matrix in a pass, when a step begins to read it from its file.
+void read_following(const OwnedMatrix& weight);
+
+// Makes steps read the matrix from its file again, and gives its memory back. Not while a step runs.
+void release(const OwnedMatrix& weight);
 
 // Packs the rows of `part`, which lie in a file's layout, into whole panels. It changes interleaved rows.
 void pack_rows(const Kernels& kernels, const Matrix& part, std::int64_t stride, bool is_interleaved,

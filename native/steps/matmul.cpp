@@ -63,6 +63,7 @@ void Multiplier::operator()(const OwnedMatrix& weight, std::int64_t panel_begin,
                             std::byte* scratch) const {
     const Matrix& m = weight.matrix;
     if (weight.is_laid_out()) return multiply(m, panel_begin, panel_end, x, n, out, scratch, turn_);
+    if (panel_begin == 0) read_following(weight);
     const std::int64_t step = panels_at_once(weight);
     const Reading room(weight, step, scratch + kernel_bytes(kernels_, m, n));
     for (std::int64_t begin = panel_begin; begin < panel_end; begin += step) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,30 +14,47 @@ from click.testing import CliRunner
 import chaski
 from chaski.cli.main import chaski_command
 from chaski.errors import ModelError
-from chaski.ml.cpu import backend
+from chaski.ml.cpu import backend, partly_loaded
+from chaski.ml.cpu.partly_loaded import PartlyLoaded, spread
+from chaski.ml.cpu.weight_files import StoredMatrix
+from chaski.ml.graph import Weight
 from tests.backends import about_the_processor
 
 pytestmark = about_the_processor
 
 GUIDE = Path(chaski.__file__).parent / "models" / "guide.gguf"
 IDS = list(range(40, 60))
+FILL = PartlyLoaded.fill
 
 
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that the machine has 2 MB in total; available memory stays real, as caches need some."""
     monkeypatch.setattr(backend, "total_memory", lambda: 2_000_000)
+    keep(0, monkeypatch)
+
+
+def keep(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let that many bytes of matrices be in memory."""
+
+    def fill(partly: PartlyLoaded, _: int) -> Sequence[StoredMatrix]:
+        return FILL(partly, room - partly.held_bytes)
+
+    monkeypatch.setattr(PartlyLoaded, "fill", fill)
 
 
 @pytest.mark.usefixtures("small_machine")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("threads", "room"), [(1, 0), (2, 900_000)])
 def test_the_same_bits(
-    threads: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    threads: int, room: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    keep(room, monkeypatch)
     with chaski.load(GUIDE, threads=threads, context=64) as model:
         model.wait_loaded()
-        assert "2.0 MB of memory in all: every batch reads them from the disk" in caplog.text
-        assert model.memory().weights < 100_000
+        memory = model.memory().on("cpu")
+        assert room * 0.8 < memory.weights < room + 100_000
+        read = f"every batch reads {memory.in_files / 1e6:.1f} MB of them from the disk"
+        assert f"2.0 MB of memory in all: {read}" in caplog.text
         found = [model.logits(ids) for ids in (IDS, IDS[:1], IDS)]
     monkeypatch.undo()
     caplog.clear()
@@ -48,7 +66,47 @@ def test_the_same_bits(
 
 
 @pytest.mark.usefixtures("small_machine")
-def test_show_tells() -> None:
+def test_memory_is_given_back_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [0]
+    monkeypatch.setattr(partly_loaded, "_LOOK", 0.0)
+    monkeypatch.setattr(partly_loaded, "spare_memory", lambda: 100_000)
+    monkeypatch.setattr(partly_loaded, "available_memory", lambda: free[0])
+    keep(10_000_000, monkeypatch)
+    held = []
+    with chaski.load(GUIDE, threads=2, context=64) as model:
+        expected = model.logits(IDS)
+        for free[0] in (0, 90_000, 10_000, 0, 150_000, 10_000_000, 0, 0):
+            assert np.array_equal(model.logits(IDS), expected)
+            held.append(model.memory().weights)
+    assert held[0] > held[2] > held[3] == held[4] < held[5] > held[7]
+    assert held[1] == held[0]
+
+
+def test_weights_come_into_memory_evenly() -> None:
+    weights = [(Weight((1, 1), name=f"blk.{number // 4}.{number % 4}"), None) for number in range(64)]
+    found = [int(name.split(".")[1]) for name in (pair[0].name for pair in spread(weights))]
+    assert sorted(found[:16]) == list(range(16))
+    assert spread([]) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "window", "expected"),
+    [
+        ([4, 4, 4, 4], 8, [[1, 2], [3], [0], [1]]),
+        ([4, 4, 4], 1, [[1], [2], [0]]),
+        ([4, 4], 100, [[1], [0]]),
+        ([4], 100, [[]]),
+        ([], 100, []),
+    ],
+)
+def test_what_is_read_ahead(sizes: list[int], window: int, expected: list[list[int]]) -> None:
+    found = partly_loaded._windows(range(len(sizes)), sizes, window)
+    assert [list(later) for _, later in found] == expected
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_show_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaski.runner.loading.reservation.spare_memory", lambda: 1 << 60)
     output = CliRunner().invoke(chaski_command, ["show", str(GUIDE), "--memory"]).output
     row = next(line for line in output.splitlines() if "too large, read from the file" in line)
     assert row.endswith("MB")

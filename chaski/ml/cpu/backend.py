@@ -28,6 +28,7 @@ from chaski.ml.cpu.adapter_slots import CPUAdapterSlots
 from chaski.ml.cpu.experts import ExpertMemory, is_experts
 from chaski.ml.cpu.loading import Loading
 from chaski.ml.cpu.lowering import Vector
+from chaski.ml.cpu.partly_loaded import PartlyLoaded, spread
 from chaski.ml.cpu.plan import Computing, CPUPlan
 from chaski.ml.cpu.small_pages import SmallPages
 from chaski.ml.cpu.stored_cells import StoredCells
@@ -35,7 +36,14 @@ from chaski.ml.cpu.variants import KernelVariants
 from chaski.ml.cpu.weight_files import StoredMatrix, laid_out_type
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.limits import address_space_note
-from chaski.ml.machine import available_memory, cpu_name, memory_nodes, physical_cores, total_memory
+from chaski.ml.machine import (
+    available_memory,
+    cpu_name,
+    memory_nodes,
+    physical_cores,
+    spare_memory,
+    total_memory,
+)
 
 __all__ = ["CPUBackend"]
 
@@ -82,7 +90,7 @@ class CPUBackend:
         self._small_pages = SmallPages()
         self._untouched: list[_native.KVStorage | CPUPlan] = []
         self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
-        self._file_bytes = 0
+        self._partly: PartlyLoaded | None = None
         self._experts: ExpertMemory | None = None
 
     def devices(self) -> Sequence[Device]:
@@ -101,10 +109,13 @@ class CPUBackend:
     def place(self, weights: Sequence[tuple[Weight, TensorInfo]]) -> None:
         weights = self._without_stored_experts(weights)
         self._matrices, self._vectors, matrix_bytes, vector_bytes = _layout(weights)
+        if matrix_bytes > _MOST * total_memory():
+            self._matrices, self._vectors, *_ = _layout(spread(weights))
+            self._partly = PartlyLoaded(self._matrices, [weight.name for weight, _ in weights])
         with _reserving("weights", matrix_bytes + vector_bytes):
             self._vector_memory = _native.Weights(vector_bytes)
             memory = self._matrix_memory(matrix_bytes)
-        self._weight_bytes = matrix_bytes + vector_bytes - self._file_bytes
+        self._weight_bytes = vector_bytes + (matrix_bytes if self._partly is None else 0)
         for weight, _, vector in self._vectors:
             weight.handle = vector
         for matrix in self._matrices:
@@ -149,9 +160,8 @@ class CPUBackend:
 
     def _matrix_memory(self, size: int) -> _native.Weights:
         """Reserve memory for all matrices; only addresses if they stay in their files."""
-        if size > _MOST * total_memory():
-            self._file_bytes = size
-            self._loading.stay_in_files(self._matrices)
+        if self._partly is not None:
+            self._loading.stay_in_files(self._partly)
             return _native.Weights(size)
         shared = self._loading.open(self._matrices, size)
         if shared is None:
@@ -174,12 +184,14 @@ class CPUBackend:
                 _amount(free),
                 _amount(self._experts.budget),
             )
-        if self._file_bytes:
+        if self._partly is not None:
+            self._partly.fill(free - total - spare_memory())
             _log.warning(
-                "weights %s, %s of memory in all: every batch reads them from the disk; a smaller model or "
-                "quantization is much faster",
-                _amount(self._file_bytes),
+                "weights %s, %s of memory in all: every batch reads %s of them from the disk; a smaller "
+                "model or quantization is much faster",
+                _amount(self._partly.held_bytes + self._partly.file_bytes),
                 _amount(total_memory()),
+                _amount(self._partly.file_bytes),
             )
         for _, info, vector in self._vectors:
             assert self._vector_memory is not None
@@ -236,16 +248,17 @@ class CPUBackend:
     def memory(self) -> Memory:
         experts = 0 if self._experts is None else self._experts.budget
         others = 0 if self._experts is None else self._experts.total_bytes - experts
-        held = DeviceMemory(
+        held, read = (0, 0) if self._partly is None else (self._partly.held_bytes, self._partly.file_bytes)
+        memory = DeviceMemory(
             HOST,
-            self._weight_bytes + experts,
+            self._weight_bytes + experts + held,
             self._cache_bytes,
             self._plan_bytes,
             self._shared_bytes,
-            self._file_bytes + others,
-            fillable=others if self._options[1].expert_memory is None else 0,
+            read + others,
+            fillable=read + (others if self._options[1].expert_memory is None else 0),
         )
-        return Memory((held,), () if self._experts is None else self._experts.layers())
+        return Memory((memory,), () if self._experts is None else self._experts.layers())
 
     def wait_loaded(self) -> None:
         self._loading.wait_loaded()
@@ -255,7 +268,7 @@ class CPUBackend:
         self._vector_memory = None
         self._matrices, self._vectors, self._untouched = [], [], []
         self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
-        self._file_bytes = 0
+        self._partly = None
         self._experts = None
 
 

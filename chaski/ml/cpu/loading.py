@@ -21,6 +21,7 @@ from chaski.errors import OutOfMemoryError
 from chaski.forks import ForkGuard
 from chaski.ml.backend import ProgressCallback
 from chaski.ml.cpu.experts import ExpertMemory
+from chaski.ml.cpu.partly_loaded import PartlyLoaded
 from chaski.ml.cpu.shared_memory import SharedMemory
 from chaski.ml.cpu.weight_files import StoredMatrix, WeightFiles, unreadable
 from chaski.ml.limits import address_space_note
@@ -71,6 +72,7 @@ class Loading:
         self._files = WeightFiles([])
         self._shared: SharedMemory | None = None
         self._stays_in_files = False
+        self._partly: PartlyLoaded | None = None
         self._experts: ExpertMemory | None = None
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
@@ -97,9 +99,10 @@ class Loading:
         self._files, self._shared = WeightFiles([]), None
         return is_taken
 
-    def stay_in_files(self, matrices: Sequence[StoredMatrix]) -> None:
-        """Open the files of matrices that every run reads from there. Raises ModelError as `open` does."""
-        self._files = WeightFiles(matrices)
+    def stay_in_files(self, partly: PartlyLoaded) -> None:
+        """Open the files of matrices that every run may read from there. Raises ModelError as `open` does."""
+        self._files = WeightFiles(partly.matrices)
+        self._partly = partly
         self._stays_in_files = True
 
     def keep_reading(self, experts: ExpertMemory) -> None:
@@ -116,9 +119,11 @@ class Loading:
         is_complete = self._shared is not None and self._shared.is_complete
         groups = [] if is_complete else list(_groups(matrices))
         self._files.attach([matrix for group in groups for matrix in group])
-        if self._stays_in_files:
+        if self._partly is not None:
             for part in untouched:
                 part.touch()
+            self._lay_out(self._pool, list(_groups(self._partly.matrices[: self._partly.count])), progress)
+            self._partly.read_ahead()
         elif is_complete or (len(groups) > 1 and self._is_there_soon(groups)):
             self._lay_out_behind(groups, untouched)
         else:
@@ -137,6 +142,8 @@ class Loading:
             self._experts.check(dims)
         if self._stays_in_files:
             self._check()
+        if self._partly is not None and (more := self._partly.adapt()):
+            self._lay_out(self._pool, [more], lambda share: None)
         if thread is not None:
             self._may_begin.set()
             self._check()
@@ -235,7 +242,7 @@ class Loading:
         self, pool: _native.ThreadPool, groups: Groups, shared: int | None, progress: ProgressCallback
     ) -> bool:
         """Lay groups out -> True if all are laid out, False if the backend was closed before."""
-        total, done = sum(matrix.num_bytes for group in groups for matrix in group), 0
+        total, done = max(1, sum(matrix.num_bytes for group in groups for matrix in group)), 0
         for ahead in groups[:GROUPS_AHEAD]:
             self._files.read_ahead(ahead)
         for index, group in enumerate(groups):

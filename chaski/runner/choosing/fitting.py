@@ -222,20 +222,18 @@ def _bytes_by_type(work: Work) -> dict[QuantType, int]:
 
 
 def _file_tier(estimate: Estimate, layout: Layout, path: Path) -> FileTier | None:
-    """Return the tier of weights that no memory holds.
-
-    Memory that is left keeps a share of them, except for experts, which are read past the system's cache.
-    """
+    """Return the tier of weights that no memory holds."""
     needs = estimate.needs
     in_files = needs.in_files.get(HOST, 0)
     if not in_files:
         return None
     own = [each for each in estimate.work.matrices if layout.weights[each.name] == HOST]
     experts = sum(each.num_bytes for each in own if each.is_expert)
-    if in_files < experts:  # or else all weights are in the file
+    if in_files < experts:  # or else any matrix may be in the file, and tables come into memory last
         return FileTier(in_files / experts, disk_rate(path), is_of_experts=True)
-    room = max(0, needs.available[HOST] - needs.total.get(HOST, 0))
-    return FileTier(max(0.0, 1 - room / in_files), disk_rate(path))
+    tables = sum(each.num_bytes for each in own if not each.is_used)
+    used = sum(each.num_bytes for each in own) - tables
+    return FileTier(max(0, in_files - tables) / used, disk_rate(path))
 
 
 def disk_rate(path: Path) -> float:

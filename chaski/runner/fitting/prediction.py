@@ -3,8 +3,8 @@
 Devices compute their layers one after the other, so the seconds of a batch add up. A matrix takes as long as
 reading it or multiplying with it, whichever is longer. Attention takes as long as reading keys and values for
 one token, and as its multiply-adds for many. Weights that no memory holds are read from their file for each
-batch, while nothing else is computed; of experts only those that tokens choose, which are assumed to be in
-memory as often as any others.
+batch, while others are computed; of experts only those that tokens choose, while nothing else is computed.
+Chosen experts are assumed to be in memory as often as any others.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def predict(
         passed = work.hidden * _PASSED_BYTES * tokens * steps / _STEPS
         seconds[device] += steps * own.step + passed / own.cells
     if rates.file is not None:
-        seconds["file"] = from_file / rates.file.rate
+        reading = from_file / rates.file.rate
+        seconds["file"] = reading if rates.file.is_of_experts else max(0.0, reading - seconds.get(HOST, 0.0))
     moves = _moves(work, layout)
     between = _BETWEEN + moves * (_TRANSFER + 4 * work.hidden * tokens / rates.link)
     return {**seconds, "between": between}

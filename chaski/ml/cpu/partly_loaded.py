@@ -1,0 +1,135 @@
+"""Matrices that do not all fit into memory: which are in memory, and how the disk reads the others.
+
+A pass needs every matrix in the same order. If memory held what was used last, as the system's cache does, a
+pass over a model that is a little too large would find nothing in it. So a fixed set of matrices is in
+memory, spread evenly over a pass, and while each of the others is computed, the system reads the next ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from time import monotonic
+
+from chaski import _native
+from chaski.formats.gguf import TensorInfo
+from chaski.ml.cpu.weight_files import StoredMatrix
+from chaski.ml.graph import Weight
+from chaski.ml.machine import available_memory, spare_memory
+
+__all__ = ["PartlyLoaded", "spread"]
+
+# Tables of which a token reads one row.
+_TABLES = ("token_embd.weight", "per_layer_token_embd.weight")
+_OUTPUT = "output.weight"
+# The share of the spare memory that the system may fill with the next matrices.
+_AHEAD = 0.5
+# Seconds between two looks at the free memory, and bytes that come into memory after a look.
+_LOOK = 1.0
+_STEP = 64 << 20
+
+
+def spread(weights: Iterable[tuple[Weight, TensorInfo]]) -> list[tuple[Weight, TensorInfo]]:
+    """Return weights in an order in which the first ones, however many, are spread evenly over all.
+
+    Tables of which a token reads one row come last.
+    """
+    pairs = list(weights)
+    has_output = any(weight.name == _OUTPUT for weight, _ in pairs)
+
+    def is_table(pair: tuple[Weight, TensorInfo]) -> bool:
+        return pair[0].name == _TABLES[1] or (has_output and pair[0].name == _TABLES[0])
+
+    used = [pair for pair in pairs if not is_table(pair)]
+    bits = max(1, (len(used) - 1).bit_length())
+    numbers = sorted(range(len(used)), key=lambda number: int(f"{number:0{bits}b}"[::-1], 2))
+    return [*(used[number] for number in numbers), *filter(is_table, pairs)]
+
+
+class PartlyLoaded:
+    """The matrices of a model in the order in which they come into memory.
+
+    `count` of them are there. Between two passes one thread calls `adapt`.
+    """
+
+    def __init__(self, matrices: Sequence[StoredMatrix], names: Sequence[str]) -> None:
+        """`names`: those of the weights in the order of a pass."""
+        self.matrices = matrices
+        self.count = 0
+        self._sizes = [_size(matrix) for matrix in matrices]
+        places = {name: place for place, name in enumerate(names)}
+        by_place = sorted(range(len(matrices)), key=lambda number: places[matrices[number].weight.name])
+        has_output = _OUTPUT in places
+        tables = (_TABLES[1], *([_TABLES[0]] if has_output else []))
+        self._pass = [number for number in by_place if matrices[number].weight.name not in tables]
+        self._looked = monotonic()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the matrices in memory."""
+        return sum(self._sizes[: self.count])
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the matrices that every batch reads from their files, and of tables."""
+        return sum(self._sizes[self.count :])
+
+    def fill(self, room: int) -> Sequence[StoredMatrix]:
+        """Return the matrices to lay out in so many more bytes of memory. They count as laid out."""
+        first = self.count
+        while self.count < len(self._pass) and self._sizes[self.count] <= room:
+            room -= self._sizes[self.count]
+            self.count += 1
+        return self.matrices[first : self.count]
+
+    def read_ahead(self) -> None:
+        """Let each matrix that a pass reads be followed by the next ones, also from one pass to the next."""
+        read = [number for number in self._pass if number >= self.count]
+        window = int(_AHEAD * spare_memory())
+        for number, later in _windows(read, self._sizes, window):
+            self.matrices[number].target.read_with([self.matrices[each].target for each in later])
+
+    def adapt(self) -> Sequence[StoredMatrix]:
+        """Give memory back that other programs need, or take more -> the matrices to lay out."""
+        now = monotonic()
+        if now - self._looked < _LOOK:
+            return ()
+        self._looked = now
+        free, spare = available_memory(), spare_memory()
+        before = self.count
+        more: Sequence[StoredMatrix] = ()
+        if free < spare // 2:
+            while self.count and free < spare:
+                self.count -= 1
+                self.matrices[self.count].target.release()
+                free += self._sizes[self.count]
+        elif free > 2 * spare:
+            more = self.fill(min(_STEP, free - spare))
+        if self.count != before:
+            self.read_ahead()
+        return more
+
+
+def _windows(
+    numbers: Sequence[int], sizes: Sequence[int], window: int
+) -> Iterator[tuple[int, Sequence[int]]]:
+    """Yield each number of a cycle with those that enter the window behind it, at least the next one."""
+    end, held = 0, 0
+    for at, number in enumerate(numbers):
+        later: list[int] = []
+        if end <= at:
+            end, held = at + 1, 0
+        while end < at + len(numbers):
+            following = numbers[end % len(numbers)]
+            if held and held + sizes[following] > window:
+                break
+            later.append(following)
+            held += sizes[following]
+            end += 1
+        yield number, later
+        if end > at + 1:
+            held -= sizes[numbers[(at + 1) % len(numbers)]]
+
+
+def _size(matrix: StoredMatrix) -> int:
+    rows, columns = matrix.info.shape[-2:]
+    return _native.matrix_bytes(int(matrix.type), rows, columns)
