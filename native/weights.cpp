@@ -162,6 +162,12 @@ double WeightFile::resident_share(std::int64_t offset, std::int64_t bytes) const
     return static_cast<double>(resident) / static_cast<double>(pages.size());
 }
 
+void WeightFile::read_only_requested() const {
+#ifdef __linux__
+    posix_fadvise(descriptor_, 0, 0, POSIX_FADV_RANDOM);
+#endif
+}
+
 void WeightFile::read_ahead(std::int64_t offset, std::int64_t bytes) const {
 #ifdef __linux__
     // The system reads only the beginning of a longer request, so each request is short.
@@ -191,6 +197,13 @@ bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t
 
 void read_following(const OwnedMatrix& weight) {
     for (const FileRange& range : weight.origin->ahead) range.file->read_ahead(range.offset, range.bytes);
+}
+
+void read_panels_ahead(const OwnedMatrix& weight, std::int64_t begin, std::int64_t end) {
+    const Origin& origin = *weight.origin;
+    if (begin >= end) return;
+    const std::int64_t row = begin * kLanes * origin.stride;
+    origin.file->read_ahead(origin.offset + row, stored_bytes(weight, end - begin));
 }
 
 void release(const OwnedMatrix& weight) {

@@ -34,14 +34,16 @@ void take_from(const OwnedMatrix& weight, std::shared_ptr<WeightFile> file, std:
     weight.origin->is_laid_out.store(false);
 }
 
-// Sets the matrices that the system reads while steps read this one from its file.
-void read_with(const OwnedMatrix& weight, const std::vector<OwnedMatrix>& later) {
+// Lets steps read the matrix from its file each time, and the system up to `most` bytes of each later one
+// meanwhile.
+void stream(const OwnedMatrix& weight, const std::vector<OwnedMatrix>& later, std::int64_t most) {
     std::vector<FileRange> ahead;
     for (const OwnedMatrix& other : later) {
         require(other.origin->file != nullptr, "weights: a matrix comes from no file");
-        const std::int64_t bytes = other.matrix.rows * other.origin->stride;
+        const std::int64_t bytes = std::min(most, other.matrix.rows * other.origin->stride);
         ahead.push_back({other.origin->file, other.origin->offset, bytes});
     }
+    weight.origin->is_streamed = true;
     weight.origin->ahead = std::move(ahead);
 }
 
@@ -85,7 +87,7 @@ void bind_weights(nb::module_& m) {
         .def_prop_ro("columns", [](const OwnedMatrix& w) { return w.matrix.k; })
         .def("first_rows", &first_rows, "rows"_a)
         .def("take_from", &take_from, "file"_a, "offset"_a)
-        .def("read_with", &read_with, "later"_a)
+        .def("stream", &stream, "later"_a, "most"_a)
         .def("release", &release_matrix)
         .def("set_laid_out", [](const OwnedMatrix& w) { w.origin->is_laid_out.store(true); });
 
@@ -94,6 +96,7 @@ void bind_weights(nb::module_& m) {
         .def_prop_ro("error", &WeightFile::error)
         .def_prop_ro("identity", &WeightFile::identity)
         .def("resident_share", &WeightFile::resident_share, "offset"_a, "bytes"_a)
+        .def("read_only_requested", &WeightFile::read_only_requested)
         .def("read_ahead", &WeightFile::read_ahead, "offset"_a, "bytes"_a, nb::call_guard<Unlocked>(),
              "Asks the system to read these bytes into memory, without waiting.");
 

@@ -30,6 +30,8 @@ class WeightFile {
     // The share of these bytes that the system has in memory, from 0 to 1; 0 if unknown.
     double resident_share(std::int64_t offset, std::int64_t bytes) const;
 
+    // Lets the system read only what is requested, instead of what follows in the file too.
+    void read_only_requested() const;
     // Asks the system to read these bytes into memory, without waiting.
     void read_ahead(std::int64_t offset, std::int64_t bytes) const;
 
@@ -50,7 +52,8 @@ struct Origin {
     std::int64_t stride = 0;              // bytes from one row to the next; other rows may lie between
     bool is_interleaved = false;          // of MXFP4: elements 2 j and 2 j + 1 share byte j, not j and j + 16
     std::atomic<bool> is_laid_out{true};  // false: the panels in memory are not filled yet
-    std::vector<FileRange> ahead;  // what the system reads while a step reads this matrix from the file
+    bool is_streamed = false;             // steps read it from the file each time
+    std::vector<FileRange> ahead;         // what the system reads when a step begins to read it
 };
 
 // A matrix, the memory of its panels, and their origin.
@@ -72,6 +75,9 @@ bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t
 
 // Asks the system to read what follows a matrix in a pass, when a step begins to read it from its file.
 void read_following(const OwnedMatrix& weight);
+
+// Asks the system to read panels begin..end-1 from the file, without waiting.
+void read_panels_ahead(const OwnedMatrix& weight, std::int64_t begin, std::int64_t end);
 
 // Makes steps read the matrix from its file again, and gives its memory back. Not while a step runs.
 void release(const OwnedMatrix& weight);

@@ -123,6 +123,7 @@ class Loading:
             for part in untouched:
                 part.touch()
             self._lay_out(self._pool, list(_groups(self._partly.matrices[: self._partly.count])), progress)
+            self._files.read_only_requested()
             self._partly.read_ahead()
         elif is_complete or (len(groups) > 1 and self._is_there_soon(groups)):
             self._lay_out_behind(groups, untouched)

@@ -22,7 +22,7 @@ __all__ = ["PartlyLoaded", "spread"]
 _TABLES = ("token_embd.weight", "per_layer_token_embd.weight")
 _OUTPUT = "output.weight"
 # The share of the spare memory that the system may fill with the next matrices.
-_AHEAD = 0.5
+_AHEAD = 0.2
 # Seconds between two looks at the free memory, and bytes that come into memory after a look.
 _LOOK = 1.0
 _STEP = 64 << 20
@@ -86,7 +86,7 @@ class PartlyLoaded:
         read = [number for number in self._pass if number >= self.count]
         window = int(_AHEAD * spare_memory())
         for number, later in _windows(read, self._sizes, window):
-            self.matrices[number].target.read_with([self.matrices[each].target for each in later])
+            self.matrices[number].target.stream([self.matrices[each].target for each in later], window)
 
     def adapt(self) -> Sequence[StoredMatrix]:
         """Give memory back that other programs need, or take more -> the matrices to lay out."""

@@ -109,6 +109,11 @@ class WeightFiles:
                 return False
         return True
 
+    def read_only_requested(self) -> None:
+        """Let the system read only what is requested, instead of what follows in the files too."""
+        for file in self._files.values():
+            file.read_only_requested()
+
     def read_ahead(self, matrices: Sequence[StoredMatrix]) -> None:
         """Make the system read these matrices while others are computed or laid out."""
         for matrix in matrices:
