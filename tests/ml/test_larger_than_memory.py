@@ -69,7 +69,7 @@ def test_the_same_bits(
 def test_memory_is_given_back_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     free = [0]
     monkeypatch.setattr(partly_loaded, "_LOOK", 0.0)
-    monkeypatch.setattr(partly_loaded, "spare_memory", lambda: 100_000)
+    monkeypatch.setattr(partly_loaded, "_spare", lambda: 100_000)
     monkeypatch.setattr(partly_loaded, "available_memory", lambda: free[0])
     keep(10_000_000, monkeypatch)
     held = []

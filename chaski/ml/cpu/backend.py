@@ -41,7 +41,6 @@ from chaski.ml.machine import (
     cpu_name,
     memory_nodes,
     physical_cores,
-    spare_memory,
     total_memory,
 )
 
@@ -90,6 +89,7 @@ class CPUBackend:
         self._small_pages = SmallPages()
         self._untouched: list[_native.KVStorage | CPUPlan] = []
         self._weight_bytes = self._shared_bytes = self._cache_bytes = self._plan_bytes = 0
+        self._growing_bytes = 0
         self._partly: PartlyLoaded | None = None
         self._experts: ExpertMemory | None = None
 
@@ -184,8 +184,12 @@ class CPUBackend:
                 _amount(free),
                 _amount(self._experts.budget),
             )
+        for _, info, vector in self._vectors:
+            assert self._vector_memory is not None
+            values = dequantize(info.data, info.type, info.shape)
+            self._vector_memory.vector(vector.offset, values.size)[:] = values.ravel()
+        self._loading.load(self._matrices, self._untouched, self._growing_bytes, progress)
         if self._partly is not None:
-            self._partly.fill(free - total - spare_memory())
             _log.warning(
                 "weights %s, %s of memory in all: every batch reads %s of them from the disk; a smaller "
                 "model or quantization is much faster",
@@ -193,11 +197,6 @@ class CPUBackend:
                 _amount(total_memory()),
                 _amount(self._partly.file_bytes),
             )
-        for _, info, vector in self._vectors:
-            assert self._vector_memory is not None
-            values = dequantize(info.data, info.type, info.shape)
-            self._vector_memory.vector(vector.offset, values.size)[:] = values.ravel()
-        self._loading.load(self._matrices, self._untouched, progress)
         self._matrices, self._vectors, self._untouched = [], [], []
 
     def kv_buffer(
@@ -209,7 +208,9 @@ class CPUBackend:
             self._small_pages.begin()
         with _reserving("key/value storage", _native.kv_storage_bytes(*layout)):
             storage = _native.kv_storage(*layout)
-        if not grows:
+        if grows:
+            self._growing_bytes += storage.bytes
+        else:
             self._untouched.append(storage)
         self._cache_bytes += storage.bytes
         return KVBuffer(role, cells, heads, size, dtype, storage)

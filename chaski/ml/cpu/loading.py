@@ -110,9 +110,15 @@ class Loading:
         self._experts = experts
 
     def load(
-        self, matrices: Sequence[StoredMatrix], untouched: Sequence[Touchable], progress: ProgressCallback
+        self,
+        matrices: Sequence[StoredMatrix],
+        untouched: Sequence[Touchable],
+        growing: int,
+        progress: ProgressCallback,
     ) -> None:
         """Make matrices ready to compute with, and allocate the memory of `untouched`.
+
+        growing: bytes that caches will take later
 
         Raises ModelError if a file cannot be read, and OutOfMemoryError if memory runs out.
         """
@@ -122,7 +128,7 @@ class Loading:
         if self._partly is not None:
             for part in untouched:
                 part.touch()
-            self._lay_out(self._pool, list(_groups(self._partly.matrices[: self._partly.count])), progress)
+            self._lay_out(self._pool, list(_groups(self._partly.begin(growing))), progress)
             self._files.read_only_requested()
             self._partly.read_ahead()
         elif is_complete or (len(groups) > 1 and self._is_there_soon(groups)):

@@ -21,8 +21,11 @@ __all__ = ["PartlyLoaded", "spread"]
 # Tables of which a token reads one row.
 _TABLES = ("token_embd.weight", "per_layer_token_embd.weight")
 _OUTPUT = "output.weight"
-# The share of the spare memory that the system may fill with the next matrices.
-_AHEAD = 0.2
+# Fewer bytes than these never stay free: Python and the system's cache of programs need some.
+_LEAST_SPARE = 96 << 20
+# The share of the spare memory that the system may fill with the next matrices. With half of it, some were
+# dropped before they were read.
+_AHEAD = 0.1
 # Seconds between two looks at the free memory, and bytes that come into memory after a look.
 _LOOK = 1.0
 _STEP = 64 << 20
@@ -73,6 +76,10 @@ class PartlyLoaded:
         """Bytes of the matrices that every batch reads from their files, and of tables."""
         return sum(self._sizes[self.count :])
 
+    def begin(self, others: int) -> Sequence[StoredMatrix]:
+        """Return the matrices to lay out in the memory that is free beside `others` more bytes."""
+        return self.fill(available_memory() - _spare() - others)
+
     def fill(self, room: int) -> Sequence[StoredMatrix]:
         """Return the matrices to lay out in so many more bytes of memory. They count as laid out."""
         first = self.count
@@ -84,7 +91,7 @@ class PartlyLoaded:
     def read_ahead(self) -> None:
         """Let each matrix that a pass reads be followed by the next ones, also from one pass to the next."""
         read = [number for number in self._pass if number >= self.count]
-        window = int(_AHEAD * spare_memory())
+        window = int(_AHEAD * _spare())
         for number, later in _windows(read, self._sizes, window):
             self.matrices[number].target.stream([self.matrices[each].target for each in later], window)
 
@@ -94,7 +101,7 @@ class PartlyLoaded:
         if now - self._looked < _LOOK:
             return ()
         self._looked = now
-        free, spare = available_memory(), spare_memory()
+        free, spare = available_memory(), _spare()
         before = self.count
         more: Sequence[StoredMatrix] = ()
         if free < spare // 2:
@@ -107,6 +114,10 @@ class PartlyLoaded:
         if self.count != before:
             self.read_ahead()
         return more
+
+
+def _spare() -> int:
+    return max(_LEAST_SPARE, spare_memory())
 
 
 def _windows(
