@@ -173,27 +173,31 @@ def fit_codebook(
 ) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
     """Scales of sub-blocks (n, 16 or 32) for a type with a codebook."""
 
-def choose_lines(
+def element_weights(
     x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    top: float,
-    scales: Annotated[
+    importance: Annotated[
         NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
-    ],
-    minimums: Annotated[
-        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
-    ],
+    ]
+    | None = None,
+) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+    """Shares of elements in the error of blocks (n, 32, 64, 128 or 256), by size and importance."""
+
+def encode_lines(
+    type: int,
+    x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     weights: Annotated[
         NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
     ],
-    choices: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
-    levels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu")],
-    sums: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu")],
+    intervals: Annotated[
+        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
+    ],
+    places: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu")],
     isa: str = "auto",
 ) -> None:
     """
-    Writes the number of the best line of each sub-block, its levels, and sums: of error, weight,
-    weight * x, weight * level, weight * level * level, and weight * level * x. Scales and minimums:
-    (tries, sub-blocks); all pairs are compared, and the number is tries * scale + minimum.
+    Writes blocks (n, 256) to `out` (n, bytes) as Q2_K, Q4_K or Q5_K. intervals: of `fit_affine`, for the
+    lines of sub-blocks. places: of `fit_symmetric`, for scales and minimums of lines.
     """
 
 def choose_entries(

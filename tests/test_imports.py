@@ -189,7 +189,6 @@ def test_only_some_files_touch_the_native_module() -> None:
     assert {path.relative_to(PACKAGE).parts[:2] for path in users} == {
         ("formats", "codebook_encoders.py"),  # the encoders of blocks with codebooks
         ("formats", "dequantize.py"),  # the codebooks
-        ("formats", "lines.py"),  # the search for scales of sub-blocks
         ("formats", "quantize.py"),  # the encoders of blocks
         ("formats", "scale_search.py"),  # the search for scales of quantized blocks
         ("ml", "cpu"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from chaski.formats.quant import BlockFields, Bytes
 
-__all__ = ["pack", "pack_scales_6bit"]
+__all__ = ["pack"]
 
 
 def pack(fields: BlockFields, bits: int, run: int) -> Bytes:
@@ -19,11 +19,3 @@ def pack(fields: BlockFields, bits: int, run: int) -> Bytes:
     for i in range(1, per_byte):
         packed |= runs[:, :, i] << runs.dtype.type(bits * i)
     return packed.view(np.uint8).reshape(len(fields), -1)
-
-
-def pack_scales_6bit(scales: Bytes, minimums: Bytes) -> Bytes:
-    """Put 8 scales and 8 minimums of six bits into 12 bytes, as `unpack_scales_6bit` reads them."""
-    low = np.hstack([scales[:, :4], minimums[:, :4]])
-    top = np.hstack([scales[:, 4:], minimums[:, 4:]]) >> 4 << 6
-    rest = scales[:, 4:] & 15 | minimums[:, 4:] << 4
-    return np.hstack([low | top, rest])

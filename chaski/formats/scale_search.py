@@ -10,20 +10,21 @@ from __future__ import annotations
 import numpy as np
 
 from chaski import _native
-from chaski.formats.quant import Floats
+from chaski.formats.quant import Floats, PackedBlocks, QuantType
 
 __all__ = [
     "element_weights",
+    "encode_lines",
     "extreme",
     "fit_affine",
     "fit_from_minus_one",
     "fit_listed",
-    "fit_scales",
     "fit_symmetric",
     "intervals",
     "nearest_levels",
     "places",
     "reciprocal",
+    "scale_places",
 ]
 
 _NEGLIGIBLE = 1e-15  # every half-precision scale for a smaller spread is zero
@@ -59,12 +60,7 @@ def element_weights(x: Floats, importance: Floats | None = None) -> Floats:
     A large value moves a product most, so that magnitudes count too, but less than proportionally: an element
     of size zero still counts as one whose square is twice the mean.
     """
-    weights = x * x
-    weights += weights.mean(axis=1, keepdims=True) * np.float32(2)
-    np.sqrt(weights, out=weights)
-    if importance is not None:
-        weights *= importance
-    return weights
+    return _native.element_weights(x, importance)
 
 
 def intervals(top: int) -> Floats:
@@ -80,6 +76,11 @@ def intervals(top: int) -> Floats:
 def places(lowest: int = -32) -> Floats:
     """Where `fit_symmetric` puts the value of largest magnitude: around the lowest level."""
     return np.concatenate([[lowest], lowest - _EXTREME_STEPS]).astype(np.float32)
+
+
+def scale_places(top: int) -> Floats:
+    """Levels of the largest of several scales >= 0, which have levels 0 to `top`, that a search tries."""
+    return np.concatenate([[top], top + _SCALE_STEPS]).astype(np.float32)
 
 
 def fit_affine(x: Floats, top: int, weights: Floats | None = None) -> tuple[Floats, Floats]:
@@ -102,6 +103,18 @@ def fit_symmetric(x: Floats, lowest: int, weights: Floats | None = None) -> Floa
     return _native.fit_symmetric(x, lowest, -lowest - 1, places(lowest), weights)
 
 
+def encode_lines(type: QuantType, x: Floats, top: int, top_multiple: int, weights: Floats) -> PackedBlocks:
+    """Encode blocks whose sub-blocks are lines: Q2_K, Q4_K and Q5_K.
+
+    `top` is the highest level of an element. Scales and minimums are multiples 0 to `top_multiple` of two
+    numbers of their block.
+    """
+    blocks = np.empty(len(x), type.layout)
+    out = blocks.view(np.uint8).reshape(len(x), -1)
+    _native.encode_lines(int(type), x, weights, intervals(top), scale_places(top_multiple), out)
+    return blocks
+
+
 def fit_from_minus_one(x: Floats, high: int, weights: Floats) -> Floats:
     """Find the scale of each row with small error of `scale * level`, levels -1 to `high` (1 or 2).
 
@@ -109,13 +122,6 @@ def fit_from_minus_one(x: Floats, high: int, weights: Floats) -> Floats:
     """
     tried = _COARSE_PLACES if high == 1 else np.concatenate([[1, 2], _COARSE_PLACES, -_COARSE_PLACES])
     return _native.fit_symmetric(x, -1, high, tried.astype(np.float32), weights)
-
-
-def fit_scales(scales: Floats, top: int, weights: Floats) -> Floats:
-    """Find the factor of each row of scales >= 0 with small error of `factor * level`, levels 0 to `top`."""
-    return _native.fit_symmetric(
-        scales, 0, top, np.concatenate([[top], top + _SCALE_STEPS]).astype(np.float32), weights
-    )
 
 
 def fit_listed(x: Floats, values: Floats, weights: Floats | None = None) -> Floats:

@@ -7,6 +7,7 @@ shape, or None for its default.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -14,15 +15,14 @@ import numpy as np
 from chaski.formats.coarse_encoders import encode_q1_0, encode_q2_0, encode_tq1_0, encode_tq2_0
 from chaski.formats.codebook_encoders import CODEBOOK_ENCODERS
 from chaski.formats.dequantize import IQ4_VALUES
-from chaski.formats.lines import LineSearch
-from chaski.formats.packing import pack, pack_scales_6bit
+from chaski.formats.packing import pack
 from chaski.formats.quant import Bytes, Floats, PackedBlocks, QuantType
 from chaski.formats.scale_search import (
     element_weights,
+    encode_lines,
     extreme,
     fit_affine,
     fit_listed,
-    fit_scales,
     fit_symmetric,
     nearest_levels,
     reciprocal,
@@ -39,48 +39,12 @@ def _sums(weights: Floats, shape: tuple[int, ...]) -> Floats:
     return sums
 
 
-def _encode_q2_k(values: Floats, weights: Floats | None) -> PackedBlocks:
-    blocks = np.empty(len(values), QuantType.Q2_K.layout)
-    levels, scales, minimums = _affine(blocks, values, weights, (16, 3, 15))
-    blocks["scales"] = scales | minimums << 4
-    blocks["qs"] = pack(levels, 2, 32)
-    return blocks
-
-
-def _encode_q4_k(values: Floats, weights: Floats | None) -> PackedBlocks:
-    blocks = np.empty(len(values), QuantType.Q4_K.layout)
-    levels, scales, minimums = _affine(blocks, values, weights, (32, 15, 63))
-    blocks["scales"] = pack_scales_6bit(scales, minimums)
-    blocks["qs"] = pack(levels, 4, 32)
-    return blocks
-
-
-def _encode_q5_k(values: Floats, weights: Floats | None) -> PackedBlocks:
-    blocks = np.empty(len(values), QuantType.Q5_K.layout)
-    levels, scales, minimums = _affine(blocks, values, weights, (32, 31, 63))
-    blocks["scales"] = pack_scales_6bit(scales, minimums)
-    blocks["qs"] = pack(levels & 15, 4, 32)
-    blocks["qh"] = pack(levels >> 4, 1, 32)
-    return blocks
-
-
-def _affine(
-    blocks: PackedBlocks, values: Floats, weights: Floats | None, sizes: tuple[int, int, int]
-) -> tuple[Bytes, Bytes, Bytes]:
-    """Fill in `d` and `dmin`; return the levels, (blocks, 256), and the levels of scales and minimums.
-
-    sizes: the elements of a sub-block, the highest level, and the highest level of a scale.
-    """
-    size, top, top_scale = sizes
-    parts = values.reshape(-1, size)
-    part_weights = (element_weights(values) if weights is None else weights).reshape(-1, size)
-    lines = np.stack(fit_affine(parts, top, part_weights)).reshape(2, len(values), -1)
-    sums = _sums(part_weights, lines[0].shape)
-    search = LineSearch(parts, part_weights, top, top_scale, lines)
-    found = search.blocks(np.stack([fit_scales(each, top_scale, sums) for each in lines]))
-    blocks["d"], blocks["dmin"] = found.units
-    scales, minimums = found.multiples.astype(np.uint8)
-    return found.levels, scales, minimums
+def _encode_lines(
+    type: QuantType, top: int, top_multiple: int, values: Floats, weights: Floats | None
+) -> PackedBlocks:
+    """Q2_K, Q4_K and Q5_K: levels 0 to `top` of elements, and 0 to `top_multiple` of scales and minimums."""
+    weights = element_weights(values) if weights is None else weights
+    return encode_lines(type, values, top, top_multiple, weights)
 
 
 def _encode_q3_k(values: Floats, weights: Floats | None) -> PackedBlocks:
@@ -199,10 +163,10 @@ def _q5_1(values: Floats, weights: Floats | None) -> PackedBlocks:
 
 
 SEARCHED: dict[QuantType, Encoder] = {
-    QuantType.Q2_K: _encode_q2_k,
+    QuantType.Q2_K: partial(_encode_lines, QuantType.Q2_K, 3, 15),
     QuantType.Q3_K: _encode_q3_k,
-    QuantType.Q4_K: _encode_q4_k,
-    QuantType.Q5_K: _encode_q5_k,
+    QuantType.Q4_K: partial(_encode_lines, QuantType.Q4_K, 15, 63),
+    QuantType.Q5_K: partial(_encode_lines, QuantType.Q5_K, 31, 63),
     QuantType.Q6_K: _encode_q6_k,
     QuantType.IQ4_NL: _encode_iq4_nl,
     QuantType.IQ4_XS: _encode_iq4_xs,

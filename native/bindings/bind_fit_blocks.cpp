@@ -13,6 +13,7 @@
 #include "checks.h"
 #include "float_environment.h"
 #include "isa.h"
+#include "line_blocks.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -120,34 +121,47 @@ Fits codebook_scales(int type, const SubBlockRows& x, const SubBlockRows& weight
     return scales;
 }
 
-using Candidates = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Choices = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Levels = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Sums = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
-bool are_choices(std::size_t count) { return count >= 1 && count <= 16; }
-
-void lines(const SubBlockRows& x, float top, const Candidates& scales, const Candidates& minimums,
-           const SubBlockRows& weights, const Choices& choices, const Levels& levels, const Sums& sums,
-           const std::string& isa) {
-    const Kernels& kernels = kernels_of(isa);
-    const SubBlocks blocks = sub_blocks(x, weights);
-    const std::size_t rows = x.shape(0), count = scales.shape(0);
-    require(are_choices(count) && scales.shape(1) == rows && minimums.shape(0) == count &&
-                minimums.shape(1) == rows,
-            "choose_lines: each sub-block has 1 to 16 scales and as many minimums");
-    require(top >= 0.0f && top <= 255.0f, "choose_lines: levels are 0 to 255");
-    require(choices.size() == rows && levels.shape(0) == rows && levels.shape(1) == x.shape(1) &&
-                sums.shape(0) == rows && sums.shape(1) == kLineSums,
-            "choose_lines: the results do not fit x");
-    const Unlocked unlocked;
-    const UsualFloats usual;
-    kernels.choose_lines(blocks, top, {scales.data(), minimums.data(), static_cast<std::int64_t>(count)},
-                         {choices.data(), levels.data(), sums.data()});
+Floats element_weights(const SubBlockRows& x, const std::optional<SubBlockRows>& importance) {
+    const std::size_t count = x.shape(0), elements = x.shape(1);
+    require(elements == 32 || elements == 64 || elements == 128 || elements == 256,
+            "element_weights: blocks have 32, 64, 128 or 256 elements");
+    const SubBlocks blocks = rows_of(x, importance);
+    auto* floats = new float[count * elements];
+    nb::capsule owner(floats, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    {
+        const Unlocked unlocked;
+        const UsualFloats usual;
+        weigh_elements(blocks.values, blocks.weights, blocks.count, blocks.elements, floats);
+    }
+    return Floats(floats, {count, elements}, owner);
 }
 
+using EncodedRows = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void lines(int type, const SubBlockRows& x, const SubBlockRows& weights, const Steps& intervals,
+           const Steps& places, const EncodedRows& out, const std::string& isa) {
+    const Kernels& kernels = kernels_of(isa);
+    const BlockFormat& format = format_of(type);
+    require(std::ranges::find(kLineTypes, format.type) != std::end(kLineTypes),
+            std::string("encode_lines: the sub-blocks of ") + format.name + " have no lines");
+    const SubBlocks blocks = rows_of(x, weights);
+    require(blocks.elements == format.elements && out.shape(0) == x.shape(0) &&
+                out.shape(1) == static_cast<std::size_t>(format.bytes),
+            "encode_lines: out does not hold x");
+    const LineSteps steps{intervals.data(), places.data(), static_cast<std::int64_t>(intervals.size()),
+                          static_cast<std::int64_t>(places.size())};
+    const Unlocked unlocked;
+    const UsualFloats usual;
+    encode_lines(kernels, format.type, blocks.values, blocks.weights, blocks.count, steps, out.data());
+}
+
+using Candidates = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Choices = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Sums = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Entries = nb::ndarray<std::uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using SignBytes = Levels;
+using SignBytes = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void codebook_entries(int type, const SubBlockRows& x, const SubBlockRows& weights, const Candidates& scales,
                       const Choices& choices, const Entries& entries, const SignBytes& signs,
@@ -157,7 +171,7 @@ void codebook_entries(int type, const SubBlockRows& x, const SubBlockRows& weigh
     const DType format = format_of(type).type;
     const bool is_of_four = format == DType::IQ3_XXS || format == DType::IQ3_S;
     const std::size_t rows = x.shape(0), octets = x.shape(1) / 8, groups = octets * (is_of_four ? 2 : 1);
-    require(blocks.elements >= 16 && are_choices(scales.shape(0)) && scales.shape(1) == rows,
+    require(blocks.elements >= 16 && scales.shape(0) >= 1 && scales.shape(0) <= 16 && scales.shape(1) == rows,
             "choose_entries: each sub-block has 1 to 16 scales");
     require(choices.size() == rows && entries.shape(0) == rows && entries.shape(1) == groups &&
                 signs.shape(0) == rows && signs.shape(1) == octets && sums.shape(0) == rows &&
@@ -186,11 +200,12 @@ void bind_fit_blocks(nb::module_& m) {
           "Scales of sub-blocks (n, 8, 16 or 32) whose levels are sixteen ascending values.");
     m.def("fit_codebook", &codebook_scales, "type"_a, "x"_a, "weights"_a, "isa"_a = "auto",
           "Scales of sub-blocks (n, 16 or 32) for a type with a codebook.");
-    m.def("choose_lines", &lines, "x"_a, "top"_a, "scales"_a, "minimums"_a, "weights"_a, "choices"_a,
-          "levels"_a, "sums"_a, "isa"_a = "auto",
-          "Writes the number of the best line of each sub-block, its levels, and sums: of error, weight, "
-          "weight * x, weight * level, weight * level * level, and weight * level * x. Scales and minimums: "
-          "(tries, sub-blocks); all pairs are compared, and the number is tries * scale + minimum.");
+    m.def("element_weights", &element_weights, "x"_a, "importance"_a = nb::none(),
+          "Shares of elements in the error of blocks (n, 32, 64, 128 or 256), by size and importance.");
+    m.def("encode_lines", &lines, "type"_a, "x"_a, "weights"_a, "intervals"_a, "places"_a, "out"_a,
+          "isa"_a = "auto",
+          "Writes blocks (n, 256) to `out` (n, bytes) as Q2_K, Q4_K or Q5_K. intervals: of `fit_affine`, for the "
+          "lines of sub-blocks. places: of `fit_symmetric`, for scales and minimums of lines.");
     m.def("choose_entries", &codebook_entries, "type"_a, "x"_a, "weights"_a, "scales"_a, "choices"_a,
           "entries"_a, "signs"_a, "sums"_a, "isa"_a = "auto",
           "Writes the number of the best of the scales (tries, sub-blocks), the best entries of a codebook "

@@ -18,11 +18,11 @@ from chaski import _native
 from chaski.errors import FormatError, UnsupportedError
 from chaski.formats import quantize as quantize_module
 from chaski.formats.dequantize import IQ4_VALUES, dequantize, unpack, unpack_scales_6bit
-from chaski.formats.packing import pack, pack_scales_6bit
+from chaski.formats.packing import pack
 from chaski.formats.quant import QuantType, as_float32
 from chaski.formats.quantize import quantize
-from chaski.formats.scale_search import intervals, places
-from tests.formats import encode_rule, fit_rule
+from chaski.formats.scale_search import element_weights, intervals, places, scale_places
+from tests.formats import encode_rule, fit_rule, lines_rule
 
 SIMPLE = [
     QuantType.F32,
@@ -306,22 +306,28 @@ def test_searches_in_whole_blocks_are_the_rule_to_the_bit(name: str, isa: str) -
         assert scales.tobytes() == fit_rule.symmetric(x, -1, high, tried, weights).tobytes()
 
 
+@pytest.mark.parametrize("name", SUB_BLOCKS)
+@pytest.mark.parametrize("size", [32, 64, 256])
+def test_weights_of_elements_are_the_rule_to_the_bit(size: int, name: str) -> None:
+    x = np.resize(SUB_BLOCKS[name].astype(np.float32), (33, size))
+    importance = np.exp(RNG.standard_normal(x.shape)).astype(np.float32)
+    for each in (None, importance):
+        assert element_weights(x, each).tobytes() == lines_rule.element_weights(x, each).tobytes()
+
+
 @pytest.mark.parametrize("isa", _native.isa_names())
 @pytest.mark.parametrize("name", SUB_BLOCKS)
-def test_the_choice_of_lines_is_the_rule_to_the_bit(name: str, isa: str) -> None:
-    for top, size in ((3, 16), (31, 32)):
-        x = SUB_BLOCKS[name].astype(np.float32).reshape(-1, size)
-        weights = np.exp(RNG.standard_normal(x.shape)).astype(np.float32)
-        lines = fit_rule.affine(x, top, intervals(top), weights)
-        scales, minimums = (
-            np.stack([line, line * np.float32(0.98), line * np.float32(1.03)]) for line in lines
-        )
-        choices, levels = np.empty(len(x), np.uint8), np.empty(x.shape, np.uint8)
-        sums = np.empty((len(x), 6), np.float32)
-        _native.choose_lines(x, top, scales, minimums, weights, choices, levels, sums, isa)
-        wanted = fit_rule.lines(x, top, scales, minimums, weights)
-        for found, each in zip((choices, levels, sums), wanted, strict=True):
-            np.testing.assert_array_equal(found, each)
+@pytest.mark.parametrize("type", lines_rule.SIZES)
+def test_blocks_of_lines_are_the_rule_to_the_byte(type: QuantType, name: str, isa: str) -> None:
+    """Of 21 blocks, the last five are fewer than the native code encodes at once."""
+    x = np.resize(SUB_BLOCKS[name].astype(np.float32), (21, 256))
+    importance = np.exp(2 * RNG.standard_normal(x.shape)).astype(np.float32)
+    _, top, top_multiple = lines_rule.SIZES[type]
+    for weights in (element_weights(x), element_weights(x, importance)):
+        out = np.empty((len(x), type.block_bytes), np.uint8)
+        tried = scale_places(top_multiple)
+        _native.encode_lines(int(type), x, weights, intervals(top), tried, out, isa)
+        assert out.tobytes() == lines_rule.encode(x, type, weights)
 
 
 def test_searches_refuse_other_sizes() -> None:
@@ -333,6 +339,14 @@ def test_searches_refuse_other_sizes() -> None:
         _native.fit_symmetric(np.zeros((2, 128), np.float32), -1, 1, places(-4))
     with pytest.raises(ValueError, match="there are sixteen values"):
         _native.fit_listed(np.zeros((2, 16), np.float32), places(), places())
+    with pytest.raises(ValueError, match="blocks have 32, 64, 128 or 256 elements"):
+        _native.element_weights(np.zeros((2, 16), np.float32))
+    x, steps, out = np.zeros((2, 256), np.float32), intervals(15), np.empty((2, 144), np.uint8)
+    with pytest.raises(ValueError, match="the sub-blocks of Q6_K have no lines"):
+        _native.encode_lines(int(Q.Q6_K), x, x, steps, steps, out)
+    for values, blocks in ((x[:1], out), (x, out[:, :84].copy()), (np.zeros((2, 128), np.float32), out)):
+        with pytest.raises(ValueError, match="out does not hold x"):
+            _native.encode_lines(int(Q.Q4_K), values, values, steps, steps, blocks)
 
 
 @pytest.mark.parametrize("type", [*SIMPLE, *COARSE, *SEARCHED, *FEW_LEVELS])
@@ -433,7 +447,7 @@ def test_pack_is_the_inverse_of_unpack(bits: int, run: int) -> None:
 
 def test_pack_scales_6bit() -> None:
     packed = RNG.integers(0, 256, (500, 12), np.uint8)
-    np.testing.assert_array_equal(pack_scales_6bit(*unpack_scales_6bit(packed)), packed)
+    np.testing.assert_array_equal(lines_rule.pack_scales_6bit(*unpack_scales_6bit(packed)), packed)
 
 
 @pytest.mark.parametrize(

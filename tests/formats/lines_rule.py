@@ -1,8 +1,6 @@
-"""Lines of sub-blocks: scales and minimums that are small multiples of two numbers of their block.
+"""Blocks of lines in NumPy, by the rule of `native/line_blocks.cpp`.
 
-The best line of a sub-block has to be rounded to such multiples. This loses most where one element counts a
-thousandfold, or where all elements lie on a grid. So the lines around the best one are compared by the error
-that the elements have with them.
+The sums over elements are those of `fit_rule`; NumPy's own sums are part of the rule.
 """
 
 from __future__ import annotations
@@ -13,19 +11,55 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from chaski import _native
-from chaski.formats.quant import Bytes, Floats
-from chaski.formats.scale_search import nearest_levels, reciprocal
-
-__all__ = ["LineBlocks", "LineSearch"]
+from chaski.formats.packing import pack
+from chaski.formats.quant import Bytes, Floats, QuantType
+from chaski.formats.scale_search import intervals, nearest_levels, reciprocal, scale_places
+from tests.formats import fit_rule
 
 Halves: TypeAlias = NDArray[np.float16]
 
+SIZES = {QuantType.Q2_K: (16, 3, 15), QuantType.Q4_K: (32, 15, 63), QuantType.Q5_K: (32, 31, 63)}
+"""Of each type the elements of a sub-block, their highest level, and the highest multiple."""
 _LARGEST_HALF = np.float32(65504)
 _STEPS = np.array([0, -1, 1], np.float32)
 _CHOSEN_STEPS = np.stack([_STEPS.repeat(3), np.tile(_STEPS, 3)])  # for both multiples, by number of the line
-_NUM_SUMS = 6  # of `choose_lines`
 _SAME_DIRECTION = 1e-9
+
+
+def element_weights(x: Floats, importance: Floats | None = None) -> Floats:
+    """Return the shares of elements in the error of blocks, (blocks, elements)."""
+    squares = x * x
+    weights: Floats = np.sqrt(squares + squares.mean(axis=1, keepdims=True) * np.float32(2))
+    return weights if importance is None else weights * importance
+
+
+def encode(x: Floats, type: QuantType, weights: Floats) -> bytes:
+    """Encode blocks, (blocks, 256)."""
+    size, top, top_multiple = SIZES[type]
+    parts, part_weights = x.reshape(-1, size), weights.reshape(-1, size)
+    lines = np.stack(fit_rule.affine(parts, top, intervals(top), part_weights)).reshape(2, len(x), -1)
+    sums = part_weights.sum(axis=1).reshape(lines[0].shape)
+    tried = scale_places(top_multiple)
+    units = np.stack([fit_rule.symmetric(each, 0, top_multiple, tried, sums) for each in lines])
+    found = LineSearch(parts, part_weights, top, top_multiple, lines).blocks(units)
+    return _packed(found, type).tobytes()
+
+
+def _packed(found: LineBlocks, type: QuantType) -> Bytes:
+    units = np.ascontiguousarray(found.units.T, "<f2").view(np.uint8)
+    scales, minimums = found.multiples.astype(np.uint8)
+    if type is QuantType.Q2_K:
+        return np.hstack([scales | minimums << 4, pack(found.levels, 2, 32), units])
+    high = [pack(found.levels >> 4, 1, 32)] if type is QuantType.Q5_K else []
+    return np.hstack([units, pack_scales_6bit(scales, minimums), *high, pack(found.levels & 15, 4, 32)])
+
+
+def pack_scales_6bit(scales: Bytes, minimums: Bytes) -> Bytes:
+    """Put 8 scales and 8 minimums of six bits into 12 bytes, as `unpack_scales_6bit` reads them."""
+    low = np.hstack([scales[:, :4], minimums[:, :4]])
+    top = np.hstack([scales[:, 4:], minimums[:, 4:]]) >> 4 << 6
+    rest = scales[:, 4:] & 15 | minimums[:, 4:] << 4
+    return np.hstack([low | top, rest])
 
 
 class LineBlocks(Struct, frozen=True):
@@ -74,26 +108,15 @@ class LineSearch(Struct, frozen=True):
         halves = units.clip(-_LARGEST_HALF, _LARGEST_HALF).astype(np.float16)
         stored = halves.astype(np.float32)[:, :, None]
         nearest = nearest_levels(self.lines * reciprocal(stored), 0, self.top_scale)
-        count = len(self.parts)
         tried = stored[:, None] * (nearest[:, None] + _STEPS[:, None, None]).clip(0, self.top_scale)
-        scales, minimums = tried.reshape(2, len(_STEPS), count)
-        choices, levels = np.empty(count, np.uint8), np.empty(self.parts.shape, np.uint8)
-        sums = np.empty((count, _NUM_SUMS), np.float32)
-        _native.choose_lines(
-            self.parts,
-            self.top,
-            scales,
-            minimums,
-            self.weights,
-            choices,
-            levels,
-            sums,
-        )
+        scales, minimums = tried.reshape(2, len(_STEPS), -1)
+        choices, levels, sums = fit_rule.lines(self.parts, self.top, scales, minimums, self.weights)
         multiples = nearest + _CHOSEN_STEPS.take(choices, axis=1).reshape(nearest.shape)
         multiples.clip(0, self.top_scale, out=multiples)
-        of_blocks = sums.reshape(*multiples.shape[1:], _NUM_SUMS)
+        of_blocks = sums.reshape(*multiples.shape[1:], -1)
         error = of_blocks[:, :, 0].sum(axis=1)
-        return LineBlocks(halves, multiples, levels.reshape(len(error), -1), error), of_blocks
+        fields = levels.astype(np.uint8).reshape(len(error), -1)
+        return LineBlocks(halves, multiples, fields, error), of_blocks
 
 
 def _best_units(found: LineBlocks, sums: Floats) -> Floats:
