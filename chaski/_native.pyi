@@ -196,7 +196,7 @@ def encode_lines(
     isa: str = "auto",
 ) -> None:
     """
-    Writes blocks (n, 256) to `out` (n, bytes) as Q2_K, Q4_K or Q5_K. intervals: of `fit_affine`, for the
+    Writes blocks (n, 256) to `out` (n, bytes) as Q2_K, Q4_K or Q5_K. intervals: of `fit_affine`, for
     lines of sub-blocks. places: of `fit_symmetric`, for scales and minimums of lines.
     """
 

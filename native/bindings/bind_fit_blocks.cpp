@@ -108,10 +108,17 @@ Fits listed(const SubBlockRows& x, const Steps& values, const Steps& places,
     return scales;
 }
 
+bool has_groups_of_four(DType type) { return type == DType::IQ3_XXS || type == DType::IQ3_S; }
+
+void require_codebook_size(DType type, int elements) {
+    require(elements == 32 || (elements == 16 && !has_groups_of_four(type)),
+            "codebooks: sub-blocks have 16 or 32 elements, those of IQ3 have 32");
+}
+
 Fits codebook_scales(int type, const SubBlockRows& x, const SubBlockRows& weights, const std::string& isa) {
     const Kernels& kernels = kernels_of(isa);
     const SubBlocks blocks = sub_blocks(x, weights);
-    require(blocks.elements >= 16, "fit_codebook: sub-blocks have 16 or 32 elements");
+    require_codebook_size(format_of(type).type, blocks.elements);
     Fits scales = new_fits(x.shape(0));
     {
         const Unlocked unlocked;
@@ -169,9 +176,10 @@ void codebook_entries(int type, const SubBlockRows& x, const SubBlockRows& weigh
     const Kernels& kernels = kernels_of(isa);
     const SubBlocks blocks = sub_blocks(x, weights);
     const DType format = format_of(type).type;
-    const bool is_of_four = format == DType::IQ3_XXS || format == DType::IQ3_S;
-    const std::size_t rows = x.shape(0), octets = x.shape(1) / 8, groups = octets * (is_of_four ? 2 : 1);
-    require(blocks.elements >= 16 && scales.shape(0) >= 1 && scales.shape(0) <= 16 && scales.shape(1) == rows,
+    const std::size_t rows = x.shape(0), octets = x.shape(1) / 8,
+                      groups = octets * (has_groups_of_four(format) ? 2 : 1);
+    require_codebook_size(format, blocks.elements);
+    require(scales.shape(0) >= 1 && scales.shape(0) <= 16 && scales.shape(1) == rows,
             "choose_entries: each sub-block has 1 to 16 scales");
     require(choices.size() == rows && entries.shape(0) == rows && entries.shape(1) == groups &&
                 signs.shape(0) == rows && signs.shape(1) == octets && sums.shape(0) == rows &&
@@ -204,7 +212,7 @@ void bind_fit_blocks(nb::module_& m) {
           "Shares of elements in the error of blocks (n, 32, 64, 128 or 256), by size and importance.");
     m.def("encode_lines", &lines, "type"_a, "x"_a, "weights"_a, "intervals"_a, "places"_a, "out"_a,
           "isa"_a = "auto",
-          "Writes blocks (n, 256) to `out` (n, bytes) as Q2_K, Q4_K or Q5_K. intervals: of `fit_affine`, for the "
+          "Writes blocks (n, 256) to `out` (n, bytes) as Q2_K, Q4_K or Q5_K. intervals: of `fit_affine`, for "
           "lines of sub-blocks. places: of `fit_symmetric`, for scales and minimums of lines.");
     m.def("choose_entries", &codebook_entries, "type"_a, "x"_a, "weights"_a, "scales"_a, "choices"_a,
           "entries"_a, "signs"_a, "sums"_a, "isa"_a = "auto",

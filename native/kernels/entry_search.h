@@ -1,4 +1,5 @@
-// The search for the entry of a codebook (codebooks.h) that is nearest to 8 or 4 elements.
+// The search for the entries of a codebook (codebooks.h) that are nearest to groups of 8 or 4 elements. A
+// lane is a sub-block: the search is for one group of each of 16 of them.
 #pragma once
 
 #include <cmath>
@@ -7,7 +8,15 @@
 
 namespace chaski::CHASKI_ISA {
 
-inline constexpr int kMostLevels = 8, kMostEntries = 2048;
+inline constexpr int kMostLevels = 8, kMostRuns = 600, kRun = 4;
+
+// Up to kRun entries from `first` on that have the same levels of the second half of their elements, as
+// words: the last entry repeats. They are compared before the errors of those elements are added, which
+// changes none of their order.
+struct EntryRun {
+    uint16_t first;
+    uint8_t high, low[kRun];
+};
 
 // A codebook: entries are words of levels, 2 bits each for groups of 8 elements, 3 bits for groups of 4.
 struct EntryBook {
@@ -18,203 +27,107 @@ struct EntryBook {
     bool is_even;     // the number of negative signs of 8 elements is even
     float low, high;  // the levels of the largest magnitude that are tried, as shares of the highest one
     int tries = 1;    // of scales with entries
-    bool is_lowest_alone = false;                      // the only entry of one level has the lowest
-    alignas(64) uint8_t fields[4][kMostEntries] = {};  // four bits of a word (two elements), or three (one)
+    bool is_lowest_alone = false;  // the only entry of one level has the lowest
+    int num_runs = 0;
+    EntryRun runs[kMostRuns] = {};  // all entries, in order
 };
 
-// Of 64 bytes: sums, 255 at most; the smaller ones; the smallest one of all; and a bit for each byte that is
-// at most `top`.
-#if defined(__AVX2__)
-CHASKI_INLINE uint8_t least_byte(__m256i a) {
-    const __m128i half = _mm_min_epu8(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-    const __m128i words = _mm_minpos_epu16(_mm_min_epu8(half, _mm_srli_epi16(half, 8)));
-    return static_cast<uint8_t>(_mm_cvtsi128_si32(words));
-}
-#endif
-#if defined(__AVX512F__)
-CHASKI_INLINE U8x64 add_saturated(U8x64 a, U8x64 b) { return {_mm512_adds_epu8(a.v, b.v)}; }
-CHASKI_INLINE U8x64 least_bytes(U8x64 a, U8x64 b) { return {_mm512_min_epu8(a.v, b.v)}; }
-CHASKI_INLINE uint64_t at_most(U8x64 a, uint8_t top) {
-    return _mm512_cmple_epu8_mask(a.v, _mm512_set1_epi8(static_cast<char>(top)));
-}
-CHASKI_INLINE uint8_t least_byte(U8x64 a) {
-    return least_byte(_mm256_min_epu8(_mm512_castsi512_si256(a.v), _mm512_extracti64x4_epi64(a.v, 1)));
-}
-#elif defined(__AVX2__)
-CHASKI_INLINE U8x64 add_saturated(U8x64 a, U8x64 b) {
-    return {_mm256_adds_epu8(a.lo, b.lo), _mm256_adds_epu8(a.hi, b.hi)};
-}
-CHASKI_INLINE U8x64 least_bytes(U8x64 a, U8x64 b) {
-    return {_mm256_min_epu8(a.lo, b.lo), _mm256_min_epu8(a.hi, b.hi)};
-}
-CHASKI_INLINE uint64_t at_most(U8x64 a, uint8_t top) {
-    const __m256i tops = _mm256_set1_epi8(static_cast<char>(top));
-    const auto half = [&](__m256i x) __attribute__((always_inline)) {
-        return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(x, tops), x)));
-    };
-    return half(a.lo) | uint64_t{half(a.hi)} << 32;
-}
-CHASKI_INLINE uint8_t least_byte(U8x64 a) { return least_byte(_mm256_min_epu8(a.lo, a.hi)); }
-#else
-template <class F>
-CHASKI_INLINE U8x64 each_byte(U8x64 a, U8x64 b, const F& of) {
-    uint8_t x[64], y[64];
-    store_u8(x, a);
-    store_u8(y, b);
-    for (int r = 0; r < 64; ++r) x[r] = static_cast<uint8_t>(of(x[r], y[r]));
-    return load_u8(x);
-}
-CHASKI_INLINE U8x64 add_saturated(U8x64 a, U8x64 b) {
-    return each_byte(a, b, [](int x, int y) { return x + y < 255 ? x + y : 255; });
-}
-CHASKI_INLINE U8x64 least_bytes(U8x64 a, U8x64 b) {
-    return each_byte(a, b, [](int x, int y) { return x < y ? x : y; });
-}
-CHASKI_INLINE uint8_t least_byte(U8x64 a) {
-    uint8_t x[64], least = 255;
-    store_u8(x, a);
-    for (const uint8_t one : x) least = one < least ? one : least;
-    return least;
-}
-CHASKI_INLINE uint64_t at_most(U8x64 a, uint8_t top) {
-    uint8_t x[64];
-    store_u8(x, a);
-    uint64_t found = 0;
-    for (int r = 0; r < 64; ++r) found |= uint64_t{x[r] <= top} << r;
-    return found;
-}
-#endif
+// The elements of a group.
+template <int kGroup>
+struct Group {
+    static constexpr int kBits = kGroup == 8 ? 2 : 3, kLevels = kGroup == 8 ? 3 : 8;
+    static constexpr int kHalfBits = kGroup / 2 * kBits, kHalves = 1 << kHalfBits;
 
-// The levels of the first and of the second element for each value of four bits of a word, times -scale. Of
-// three bits, only the first is used.
-struct WordLevels {
-    Lanes first, second;
-
-    WordLevels(const EntryBook& book, float scale, float delta) {
-        for (int k = 0; k < kLanes; ++k) {
-            first.v[k] = -scale * (book.values[book.group == 8 ? k % 4 : k % 8] + delta);
-            second.v[k] = -scale * (book.values[k / 4] + delta);
-        }
-    }
+    const Lanes *x, *weights;
 };
 
-// A search for the entry with the smallest error. The four parts of each entry's error are rounded down to
-// multiples of a unit and added in bytes. Only entries whose sums are near the smallest one, one to three on
-// average, are compared exactly.
-//
-// The searches for the groups of a sub-block do not depend on each other, and each step is made for all of
-// them, so that a processor works on several at once.
+// The entries with the smallest errors; their numbers are whole floats.
+struct NearestEntries {
+    F32x16 entries, errors;
+};
+
+template <int kGroup>
 class EntrySearch {
    public:
-    // x, weights: the elements of the group. levels: with the scale. near: any entry; the smaller its error,
-    // the finer the unit. usual: the largest usual error of elements of weight 1, which makes the unit finer.
-    template <int kGroup>
-    void start(const EntryBook& book, const float* x, const float* weights, const WordLevels& levels,
-               int32_t near, float usual) {
-        fill_errors<kGroup>(x, weights, levels);
-        float weight = weights[0];
-        for (int i = 1; i < kGroup; ++i) weight += weights[i];
-        usual *= weight;
-        most_ = error_of(book, near);
-        least_ = add_whole_parts(book, usual < most_ ? usual : most_);
+    // scale: that of each sub-block. delta: is added to all levels.
+    EntrySearch(const EntryBook& book, const Group<kGroup>& group, F32x16 scale, float delta) {
+        Lanes errors[kGroup][G::kLevels];
+        const F32x16 down = -scale;
+        for (int i = 0; i < kGroup; ++i) {
+            const F32x16 x = load_f32(group.x[i].v), weight = load_f32(group.weights[i].v);
+            for (int k = 0; k < G::kLevels; ++k) {
+                const F32x16 rest = x + down * splat(book.values[k] + delta);
+                store_f32(errors[i][k].v, weight * (rest * rest));
+            }
+        }
+        for (int h = 0; h < 2; ++h) add_up(errors + h * kGroup / 2, halves_[h]);
     }
 
-    // The first entry with the smallest error.
-    int32_t nearest(const EntryBook& book, float& error) {
-        if (least_ == kFull) least_ = add_whole_parts(book, most_);
-        if (least_ < kCoarse) least_ = add_whole_parts(book, error_of(book, first(least_)));
-        return first_of(book, static_cast<uint8_t>(least_ < kFull - kParts ? least_ + kParts : kFull), error);
+    // The first entries with the smallest errors.
+    NearestEntries nearest(const EntryBook& book) const {
+        F32x16 least = splat(INFINITY), best = splat(0.0f), number = best;
+        for (int c = 0; c < book.num_runs; ++c) {
+            const EntryRun& run = book.runs[c];
+            const auto low = [&](int i) __attribute__((always_inline)) {
+                return load_f32(halves_[0][run.low[i]].v);
+            };
+            const F32x16 error =
+                min(min(low(0), low(1)), min(low(2), low(3))) + load_f32(halves_[1][run.high].v);
+            best = if_above(least, error, number, best);
+            least = min(error, least);
+            number = number + splat(1.0f);
+        }
+        Lanes runs, errors, entries;
+        store_f32(runs.v, best);
+        store_f32(errors.v, least);
+        for (int r = 0; r < kLanes; ++r)
+            entries.v[r] =
+                static_cast<float>(first_of(book.runs[static_cast<int>(runs.v[r])], r, errors.v[r]));
+        return {load_f32(entries.v), least};
     }
 
    private:
-    template <int kGroup>
-    void fill_errors(const float* x, const float* weights, const WordLevels& levels) {
-        const auto of = [&](int i, const Lanes& own) __attribute__((always_inline)) {
-            const F32x16 rest = splat(x[i]) + load_f32(own.v);
-            return splat(weights[i]) * (rest * rest);
-        };
-        for (int i = 0; i < kParts; ++i) {
-            if constexpr (kGroup == 8) {
-                store_f32(errors_[i].v, of(2 * i, levels.first) + of(2 * i + 1, levels.second));
-            } else {
-                store_f32(errors_[i].v, of(i, levels.first));
+    using G = Group<kGroup>;
+
+    // Adds the errors of half of the elements, two and two, for all words of their levels.
+    static void add_up(const Lanes (*errors)[G::kLevels], Lanes (&sums)[G::kHalves]) {
+        if constexpr (kGroup == 4) {
+            add_pairs<8, 3>(errors[0], errors[1], sums);
+        } else {
+            Lanes first[16], second[16];
+            add_pairs<3, 2>(errors[0], errors[1], first);
+            add_pairs<3, 2>(errors[2], errors[3], second);
+            add_pairs<11, 4>(first, second, sums);
+        }
+    }
+
+    // The sums of all pairs of the first kCount numbers, by word: a field of kBits bits for each of both.
+    // With kCount 11, numbers whose words have the field 3 are unused.
+    template <int kCount, int kBits>
+    static void add_pairs(const Lanes* first, const Lanes* second, Lanes* sums) {
+        const auto is_used = [](int word) { return kCount != 11 || word % 4 != 3; };
+        for (int high = 0; high < kCount; ++high) {
+            for (int low = 0; is_used(high) && low < kCount; ++low) {
+                if (!is_used(low)) continue;
+                const F32x16 sum = load_f32(first[low].v) + load_f32(second[high].v);
+                store_f32(sums[low + (high << kBits)].v, sum);
             }
         }
     }
 
-    // An exact error is less than four units above the sum of its whole parts, unless that is full.
-    static constexpr int kParts = 4, kTop = 250, kFull = 255, kCoarse = 16, kAtOnce = 64, kChunk = 256;
-    static constexpr float kLeastError = 1e-36f;
-
-    float error_of(const EntryBook& book, int entry) const {
-        const auto part = [&](int i)
-                              __attribute__((always_inline)) { return errors_[i].v[book.fields[i][entry]]; };
-        return (part(0) + part(1)) + (part(2) + part(3));
-    }
-
-    // Adds whole parts in a unit with which an error of this size is kTop -> the smallest sum.
-    uint8_t add_whole_parts(const EntryBook& book, float error) {
-        const F32x16 per_unit = splat(kTop / (error > kLeastError ? error : kLeastError));
-        alignas(64) uint8_t whole[kParts][16];
-        for (int i = 0; i < kParts; ++i)
-            store_bytes(whole[i], truncate_to_i32(min(load_f32(errors_[i].v) * per_unit, splat(255.0f))));
-        uint8_t least = kFull;
-        for (int chunk = 0; chunk < book.entries; chunk += kChunk) {
-            U8x64 of_chunk = as_bytes(splat(-1));
-            for (int e = chunk; e < chunk + kChunk; e += kAtOnce) {
-                const auto part = [&](int i) __attribute__((always_inline)) {
-                    return lookup(whole[i], load_u8(book.fields[i] + e));
-                };
-                const U8x64 sum =
-                    add_saturated(add_saturated(part(0), part(1)), add_saturated(part(2), part(3)));
-                store_u8(sums_ + e, sum);
-                of_chunk = least_bytes(of_chunk, sum);
-            }
-            const uint8_t own = chunk_least_[chunk / kChunk] = least_byte(of_chunk);
-            least = own < least ? own : least;
+    // The first entry of a run that has this error in lane r. No error is -0.
+    int first_of(const EntryRun& run, int r, float error) const {
+        const float high = halves_[1][run.high].v[r];
+        uint32_t found = 1u << (kRun - 1);
+        for (int i = 0; i < kRun - 1; ++i) {
+            const float own = halves_[0][run.low[i]].v[r] + high;
+            const bool is_same = __builtin_bit_cast(uint32_t, own) == __builtin_bit_cast(uint32_t, error);
+            found |= uint32_t{is_same} << i;
         }
-        return least;
+        return run.first + __builtin_ctz(found);
     }
 
-    int first(uint8_t sum) const {
-        int e = 0;
-        uint64_t found = 0;
-        for (; (found = at_most(load_u8(sums_ + e), sum)) == 0;) e += kAtOnce;
-        return e + __builtin_ctzll(found);
-    }
-
-    // Of the entries with sums up to `top`, the first one with the smallest error. Most chunks have one such
-    // entry or none.
-    int32_t first_of(const EntryBook& book, uint8_t top, float& error) const {
-        int32_t best = 0;
-        float least = INFINITY;
-        for (int chunk = 0; chunk < book.entries; chunk += kChunk) {
-            if (chunk_least_[chunk / kChunk] > top) continue;
-            int32_t entries[kChunk + 1];
-            int count = 0;
-            for (int e = chunk; e < chunk + kChunk; e += kAtOnce) {
-                uint64_t found = at_most(load_u8(sums_ + e), top);
-                do {
-                    entries[count] = e + __builtin_ctzll(found | uint64_t{1} << 63);
-                    count += found != 0 ? 1 : 0;
-                    found &= found - 1;
-                } while (found != 0);
-            }
-            for (int i = 0; i < count; ++i) {
-                const float own = error_of(book, entries[i]);
-                if (own < least) best = entries[i];
-                if (own < least) least = own;
-            }
-            if (least == 0.0f) break;
-        }
-        error = least;
-        return best;
-    }
-
-    Lanes errors_[kParts];  // of all values of the parts
-    float most_;
-    uint8_t least_, chunk_least_[kMostEntries / kChunk];
-    alignas(64) uint8_t sums_[kMostEntries];
+    Lanes halves_[2][G::kHalves];  // errors of the lower and of the higher half of the elements, by word
 };
 
 }  // namespace chaski::CHASKI_ISA

@@ -19,9 +19,9 @@ constexpr float kSameFit = 1.0f + 1e-5f;
 constexpr float kNoSize = 1e-15f, kDelta = 0.125f, kOneSize = 0.5f;
 // The scales for which entries are compared, over the best one without a codebook.
 constexpr float kTriedScales[] = {1.0f, 0.91f, 1.11f, 0.83f};
-constexpr int kMostGroups = 8, kMostOctets = 4, kScales = 32;
+constexpr int kMostGroups = 8, kScales = 32;
 
-EntryBook without_fields(DType type) {
+EntryBook without_runs(DType type) {
     switch (type) {
         case DType::IQ2_XXS:
             return {kIQ2_XXSWords, 256, 8, 3, {8, 25, 43}, true, true, 0.75f, 1.5f, 1, true};
@@ -39,11 +39,16 @@ EntryBook without_fields(DType type) {
 }
 
 EntryBook book_of(DType type) {
-    EntryBook book = without_fields(type);
-    const int bits = book.group == 8 ? 4 : 3;
-    for (int i = 0; i < 4; ++i) {
-        for (int e = 0; e < book.entries; ++e)
-            book.fields[i][e] = static_cast<uint8_t>(book.words[e] >> (bits * i) & ((1 << bits) - 1));
+    EntryBook book = without_runs(type);
+    const int half = book.group == 8 ? Group<8>::kHalfBits : Group<4>::kHalfBits;
+    const auto high_of = [&](int e) { return e < book.entries ? book.words[e] >> half : -1; };
+    for (int e = 0; e < book.entries; ++e) {
+        EntryRun& run = book.runs[book.num_runs++];
+        run = {static_cast<uint16_t>(e), static_cast<uint8_t>(high_of(e)), {}};
+        for (int i = 0; i < kRun; ++i) {
+            if (i > 0 && high_of(e + 1) == run.high) ++e;
+            run.low[i] = static_cast<uint8_t>(book.words[e] & ((1 << half) - 1));
+        }
     }
     return book;
 }
@@ -157,202 +162,198 @@ F32x16 fit_levels(const EntryBook& book, const Prepared<kElements>& block) {
     return best.scale;
 }
 
-// One sub-block of them.
-struct Block {
-    const float *x, *weights;
-    int elements;
-};
-
+// The entries of the groups of 16 sub-blocks.
 struct Chosen {
-    int32_t entries[kMostGroups];
-    float errors[kMostGroups];
-    float total;
+    Lanes entries[kMostGroups], errors[kMostGroups];
+    Lanes deltas[kMostGroups];  // of IQ1: 1 for a negative one
+    F32x16 total;
 };
 
-// The error of a group rarely exceeds this share of its weight, in squares of the distance of two levels.
-constexpr float kUsual = 1.0f;
+CHASKI_INLINE void take_where_less(F32x16 a, F32x16 b, const Lanes& from, Lanes& to) {
+    store_f32(to.v, if_above(b, a, load_f32(from.v), load_f32(to.v)));
+}
 
-// Chooses the entries with the smallest errors. `found` contains the entries where the searches begin.
-template <int kGroup>
-void choose_groups(const EntryBook& book, const Block& block, float scale, float delta, Chosen& found) {
-    EntrySearch searches[kMostGroups];
-    const WordLevels levels(book, scale, delta);
-    const float step = scale * (book.values[book.levels - 1] - book.values[0]) / (book.levels - 1);
-    const int groups = block.elements / kGroup;
-    for (int g = 0; g < groups; ++g) {
-        searches[g].start<kGroup>(book, block.x + kGroup * g, block.weights + kGroup * g, levels,
-                                  found.entries[g], kUsual * step * step);
-    }
-    found.total = 0.0f;
-    for (int g = 0; g < groups; ++g) {
-        found.entries[g] = searches[g].nearest(book, found.errors[g]);
-        found.total += found.errors[g];
+// Chooses the entries with the smallest errors for these scales.
+template <int kGroup, int kElements>
+void choose_groups(const EntryBook& book, const Prepared<kElements>& block, F32x16 scale, float delta,
+                   Chosen& found) {
+    found.total = splat(0.0f);
+    for (int g = 0; g < kElements / kGroup; ++g) {
+        const Group<kGroup> group{block.x + kGroup * g, block.weights + kGroup * g};
+        const NearestEntries nearest = EntrySearch<kGroup>(book, group, scale, delta).nearest(book);
+        store_f32(found.entries[g].v, nearest.entries);
+        store_f32(found.errors[g].v, nearest.errors);
+        store_f32(found.deltas[g].v, splat(delta < 0.0f ? 1.0f : 0.0f));
+        found.total = found.total + nearest.errors;
     }
 }
 
-void choose(const EntryBook& book, const Block& block, float scale, float delta, Chosen& found) {
-    if (book.group == 8) {
-        choose_groups<8>(book, block, scale, delta, found);
-    } else {
-        choose_groups<4>(book, block, scale, delta, found);
+// Takes the entries with a negative delta where they are better: in each group, or in all.
+void take_better_deltas(bool is_each, int groups, const Chosen& other, Chosen& chosen) {
+    const F32x16 total = chosen.total;
+    chosen.total = splat(0.0f);
+    for (int g = 0; g < groups; ++g) {
+        const F32x16 own = is_each ? load_f32(chosen.errors[g].v) : total;
+        const F32x16 others = is_each ? load_f32(other.errors[g].v) : other.total;
+        take_where_less(others, own, other.entries[g], chosen.entries[g]);
+        take_where_less(others, own, other.deltas[g], chosen.deltas[g]);
+        take_where_less(others, own, other.errors[g], chosen.errors[g]);
+        chosen.total = chosen.total + load_f32(chosen.errors[g].v);
     }
+}
+
+template <int kGroup, int kElements>
+void choose(DType type, const EntryBook& book, const Prepared<kElements>& block, F32x16 scale,
+            Chosen& found) {
+    choose_groups<kGroup>(book, block, scale, book.is_signed ? 0.0f : kDelta, found);
+    if (book.is_signed) return;
+    Chosen other;
+    choose_groups<kGroup>(book, block, scale, -kDelta, other);
+    take_better_deltas(type == DType::IQ1_M, kElements / kGroup, other, found);
 }
 
 // The sums that the best scale for given entries follows from.
 struct EntrySums {
-    float ll = 0.0f, xl = 0.0f;
+    F32x16 ll = splat(0.0f), xl = splat(0.0f);
 };
 
-template <int kGroup>
-EntrySums sum_groups(const EntryBook& book, const Block& block, const Chosen& chosen,
-                     const uint8_t* negative) {
-    constexpr int kBits = kGroup == 8 ? 2 : 3;
+template <int kGroup, int kElements>
+EntrySums sum_up(const EntryBook& book, const Prepared<kElements>& block, const Chosen& chosen) {
+    using G = Group<kGroup>;
     EntrySums sums;
-    for (int g = 0; g < block.elements / kGroup; ++g) {
-        const float *x = block.x + kGroup * g, *weights = block.weights + kGroup * g;
-        const int word = book.words[chosen.entries[g]];
-        const float delta = negative == nullptr ? 0.0f : negative[g] != 0 ? -kDelta : kDelta;
+    for (int g = 0; g < kElements / kGroup; ++g) {
+        int32_t words[kLanes];
+        for (int r = 0; r < kLanes; ++r) words[r] = book.words[static_cast<int32_t>(chosen.entries[g].v[r])];
+        const F32x16 half = splat(0.5f), negative = load_f32(chosen.deltas[g].v);
+        const F32x16 delta =
+            book.is_signed ? splat(0.0f) : if_above(negative, half, splat(-kDelta), splat(kDelta));
         unroll<kGroup>([&](auto i) __attribute__((always_inline)) {
-            const float level = book.values[word >> (kBits * i) & ((1 << kBits) - 1)] + delta;
-            sums.ll += weights[i] * level * level;
-            sums.xl += weights[i] * level * x[i];
+            const F32x16 number = to_f32(bits<G::kBits * i, G::kBits>(load_i32(words)));
+            F32x16 level = splat(book.values[0]);
+            unroll<G::kLevels - 1>([&](auto k) __attribute__((always_inline)) {
+                level = if_above(number, splat(k + 0.5f), splat(book.values[k + 1]), level);
+            });
+            level = level + delta;
+            const F32x16 weighted = load_f32(block.weights[kGroup * g + i].v) * level;
+            sums.ll = sums.ll + weighted * level;
+            sums.xl = sums.xl + weighted * load_f32(block.x[kGroup * g + i].v);
         });
     }
     return sums;
 }
 
-// negative: for each group, whether its delta is negative; null without deltas.
-EntrySums sum_up(const EntryBook& book, const Block& block, const Chosen& chosen, const uint8_t* negative) {
-    if (book.group == 8) return sum_groups<8>(book, block, chosen, negative);
-    return sum_groups<4>(book, block, chosen, negative);
-}
-
-// Takes the entries with a negative delta (1 in `deltas`) where they are better: in each group, or in all.
-void choose_deltas(bool is_each, int groups, const Chosen& other, Chosen& chosen, uint8_t* deltas) {
-    const bool is_better_together = other.total < chosen.total;
-    chosen.total = 0.0f;
-    for (int g = 0; g < groups; ++g) {
-        const bool is_better = is_each ? other.errors[g] < chosen.errors[g] : is_better_together;
-        if (is_better) chosen.entries[g] = other.entries[g];
-        if (is_better) chosen.errors[g] = other.errors[g];
-        chosen.total += chosen.errors[g];
-        deltas[g] = is_better ? 1 : 0;
-    }
-}
-
-// The best scale near this one for the entries that it chooses: entries lack some levels, which moves it. For
-// elements of one size, the only entry of one level may be the best one. largest, smallest: magnitudes.
-float fit_entries(const EntryBook& book, const Block& block, float largest, float smallest, float near) {
-    float best = 0.0f, best_gain = 0.0f;
-    Chosen chosen{};
-    const auto try_scale = [&](float tried) {
-        choose(book, block, tried, 0.0f, chosen);
-        const EntrySums sums = sum_up(book, block, chosen, nullptr);
-        const float scale = sums.ll > 0.0f ? sums.xl / sums.ll : 0.0f, gain = scale * sums.xl;
-        if (scale > 0.0f && gain > best_gain) best = scale, best_gain = gain;
+// The best scales near these ones for the entries that they choose: entries lack some levels, which moves
+// them. For elements of one size, the only entry of one level may be the best one.
+template <int kGroup, int kElements>
+F32x16 fit_entries(DType type, const EntryBook& book, const Prepared<kElements>& block, F32x16 near) {
+    const F32x16 zero = splat(0.0f), largest = load_f32(block.largest.v);
+    F32x16 best = zero, best_gain = zero;
+    // Tries scales where `above` is above `below`.
+    const auto try_scale = [&](F32x16 tried, F32x16 above, F32x16 below) {
+        Chosen chosen;
+        choose<kGroup>(type, book, block, tried, chosen);
+        const EntrySums sums = sum_up<kGroup>(book, block, chosen);
+        const F32x16 scale = if_above(sums.ll, zero, sums.xl / sums.ll, zero);
+        const F32x16 gain = if_above(above, below, if_above(scale, zero, scale * sums.xl, zero), zero);
+        best = if_above(gain, best_gain, scale, best);
+        best_gain = if_above(gain, best_gain, gain, best_gain);
     };
-    for (int i = 0; i < book.tries; ++i) try_scale(near * kTriedScales[i]);
-    if (book.is_lowest_alone && smallest > kOneSize * largest) try_scale(largest / book.values[0]);
+    for (int i = 0; i < book.tries; ++i) try_scale(near * splat(kTriedScales[i]), splat(1.0f), zero);
+    if (book.is_lowest_alone)
+        try_scale(largest / splat(book.values[0]), load_f32(block.smallest.v), splat(kOneSize) * largest);
     return best;
 }
 
-// The best scale of a sub-block, its entries, and the signs of magnitudes, or of deltas.
-struct ChosenBlock {
-    Chosen best;
-    uint8_t choice, signs[kMostOctets];
+// Scales of 16 sub-blocks: `tries` of them, `stride` floats apart.
+struct Tried {
+    const float* scales;
+    int64_t stride, tries;
+    int count;
+    F32x16 at(int64_t t) const { return load_f32(scales + t * stride, count); }
 };
 
-// scales: `num_scales` of them, `stride` floats apart. signs: those of the magnitudes of 8 elements.
-ChosenBlock choose_scale(DType type, const EntryBook& book, const Block& block, const float* scales,
-                         int64_t num_scales, int64_t stride, const uint8_t (&signs)[kMostOctets]) {
-    ChosenBlock found{};
-    Chosen chosen{}, other{};
-    for (int64_t at = 0; at < num_scales; ++at) {
-        const float scale = scales[at * stride];
-        uint8_t deltas[kMostOctets] = {};
-        choose(book, block, scale, book.is_signed ? 0.0f : kDelta, chosen);
-        if (!book.is_signed) {
-            choose(book, block, scale, -kDelta, other = chosen);
-            choose_deltas(type == DType::IQ1_M, block.elements / book.group, other, chosen, deltas);
+// The best of the tried scales of 16 sub-blocks, and its entries.
+template <int kGroup, int kElements>
+void choose_scale(DType type, const EntryBook& book, const Prepared<kElements>& block, const Tried& scales,
+                  Chosen& best, Lanes& choice) {
+    choose<kGroup>(type, book, block, scales.at(0), best);
+    store_f32(choice.v, splat(0.0f));
+    for (int64_t t = 1; t < scales.tries; ++t) {
+        Chosen chosen;
+        choose<kGroup>(type, book, block, scales.at(t), chosen);
+        Lanes number;
+        store_f32(number.v, splat(static_cast<float>(t)));
+        for (int g = 0; g < kElements / kGroup; ++g) {
+            take_where_less(chosen.total, best.total, chosen.entries[g], best.entries[g]);
+            take_where_less(chosen.total, best.total, chosen.deltas[g], best.deltas[g]);
         }
-        if (at != 0 && chosen.total >= found.best.total) continue;
-        found.best = chosen;
-        found.choice = static_cast<uint8_t>(at);
-        __builtin_memcpy(found.signs, book.is_signed ? signs : deltas, kMostOctets);
+        take_where_less(chosen.total, best.total, number, choice);
+        best.total = if_above(best.total, chosen.total, chosen.total, best.total);
     }
-    return found;
 }
 
-template <int kElements>
-void fit_scales(const EntryBook& book, const SubBlocks& x, float* scales) {
+template <int kGroup, int kElements>
+void fit_scales(DType type, const EntryBook& book, const SubBlocks& x, float* scales) {
     for (int64_t begin = 0; begin < x.count; begin += kLanes) {
         const auto count = static_cast<int>(x.count - begin < kLanes ? x.count - begin : kLanes);
-        const float* weights = x.weights + begin * kElements;
-        Prepared<kElements> found;
-        prepare(book, x.values + begin * kElements, weights, count, found);
-        const F32x16 near = fit_levels(book, found);
-        store_f32(scales + begin, near, count);
-        if (!book.is_signed) continue;
-        alignas(64) float rows[kLanes * kElements];
-        to_rows(found.x, rows);
-        for (int r = 0; r < count; ++r) {
-            float& scale = scales[begin + r];
-            const Block block{rows + r * kElements, weights + r * kElements, kElements};
-            scale = fit_entries(book, block, found.largest.v[r], found.smallest.v[r], scale);
-        }
+        Prepared<kElements> block;
+        prepare(book, x.values + begin * kElements, x.weights + begin * kElements, count, block);
+        F32x16 scale = fit_levels(book, block);
+        if (book.is_signed) scale = fit_entries<kGroup>(type, book, block, scale);
+        store_f32(scales + begin, scale, count);
     }
 }
 
-template <int kElements>
-void choose_all(DType type, const SubBlocks& x, const float* scales, int64_t num_scales,
+template <int kGroup, int kElements>
+void choose_all(DType type, const EntryBook& book, const SubBlocks& x, const float* scales, int64_t tries,
                 const ChosenEntries& out) {
-    const EntryBook book = book_of(type);
-    constexpr int kOctets = kElements / 8;
-    const int groups = kElements / book.group;
+    constexpr int kOctets = kElements / 8, kGroups = kElements / kGroup;
     for (int64_t begin = 0; begin < x.count; begin += kLanes) {
         const auto count = static_cast<int>(x.count - begin < kLanes ? x.count - begin : kLanes);
-        const float* weights = x.weights + begin * kElements;
-        Prepared<kElements> found;
-        prepare(book, x.values + begin * kElements, weights, count, found);
-        alignas(64) float rows[kLanes * kElements];
-        to_rows(found.x, rows);
+        Prepared<kElements> block;
+        prepare(book, x.values + begin * kElements, x.weights + begin * kElements, count, block);
+        Chosen best;
+        Lanes choice, ll, xl;
+        choose_scale<kGroup>(type, book, block, {scales + begin, x.count, tries, count}, best, choice);
+        const EntrySums sums = sum_up<kGroup>(book, block, best);
+        store_f32(ll.v, sums.ll);
+        store_f32(xl.v, sums.xl);
+        const Lanes* signs = book.is_signed ? block.signs : best.deltas;
         for (int r = 0; r < count; ++r) {
             const int64_t i = begin + r;
-            const Block block{rows + r * kElements, weights + r * kElements, kElements};
-            uint8_t signs[kMostOctets] = {};
-            for (int k = 0; k < kOctets && book.is_signed; ++k)
-                signs[k] = static_cast<uint8_t>(found.signs[k].v[r]);
-            const ChosenBlock chosen =
-                choose_scale(type, book, block, scales + i, num_scales, x.count, signs);
-            out.choices[i] = chosen.choice;
-            __builtin_memcpy(out.signs + kOctets * i, chosen.signs, kOctets);
-            for (int g = 0; g < groups; ++g)
-                out.entries[groups * i + g] = static_cast<uint16_t>(chosen.best.entries[g]);
-            const EntrySums sums = sum_up(book, block, chosen.best, book.is_signed ? nullptr : chosen.signs);
-            out.sums[kEntrySums * i] = sums.ll;
-            out.sums[kEntrySums * i + 1] = sums.xl;
+            out.choices[i] = static_cast<uint8_t>(choice.v[r]);
+            for (int k = 0; k < kOctets; ++k)
+                out.signs[kOctets * i + k] = static_cast<uint8_t>(signs[k].v[r]);
+            for (int g = 0; g < kGroups; ++g)
+                out.entries[kGroups * i + g] = static_cast<uint16_t>(best.entries[g].v[r]);
+            out.sums[kEntrySums * i] = ll.v[r];
+            out.sums[kEntrySums * i + 1] = xl.v[r];
         }
     }
+}
+
+// Calls `f` with the numbers of elements of a group and of a sub-block as constants.
+template <class F>
+void with_sizes(const EntryBook& book, int elements, const F& f) {
+    if (book.group == 4) return f(Index<4>{}, Index<32>{});
+    if (elements == 16) return f(Index<8>{}, Index<16>{});
+    f(Index<8>{}, Index<32>{});
 }
 
 }  // namespace
 
 void fit_codebook(DType type, const SubBlocks& x, float* scales) {
     const EntryBook book = book_of(type);
-    if (x.elements == 16) {
-        fit_scales<16>(book, x, scales);
-    } else {
-        fit_scales<32>(book, x, scales);
-    }
+    with_sizes(book, x.elements,
+               [&](auto group, auto elements) { fit_scales<group, elements>(type, book, x, scales); });
 }
 
 void choose_entries(DType type, const SubBlocks& x, const float* scales, int64_t num_scales,
                     const ChosenEntries& out) {
-    if (x.elements == 16) {
-        choose_all<16>(type, x, scales, num_scales, out);
-    } else {
-        choose_all<32>(type, x, scales, num_scales, out);
-    }
+    const EntryBook book = book_of(type);
+    with_sizes(book, x.elements, [&](auto group, auto elements) {
+        choose_all<group, elements>(type, book, x, scales, num_scales, out);
+    });
 }
 
 }  // namespace chaski::CHASKI_ISA

@@ -75,7 +75,7 @@ DELTAS = np.array([0.125, -0.125], np.float32)
 @pytest.mark.parametrize("name", ["normal", "heavy tails", "three values"])
 @pytest.mark.parametrize("type", TYPES)
 def test_entries_are_the_best_of_all(type: Q, name: str, isa: str) -> None:
-    """The search skips most entries because of their rounded errors. Here all exact errors are compared."""
+    """The search compares entries with a common half before its error is added. Here all errors are sums."""
     levels = _codebook(Q.IQ1_S if type is Q.IQ1_M else type)[None]
     size, group = (16 if type in (Q.IQ1_M, Q.IQ2_S, Q.IQ2_XS) else 32), levels.shape[2]
     x = np.rint(rows("normal")) if name == "three values" else rows(name)
@@ -136,3 +136,5 @@ def test_sizes_are_checked() -> None:
         _native.choose_entries(int(Q.IQ1_S), x, x, scales[:, :1], *rest)
     with pytest.raises(ValueError, match="16 or 32 elements"):
         _native.fit_codebook(int(Q.IQ1_S), np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32))
+    with pytest.raises(ValueError, match="those of IQ3 have 32"):
+        _native.fit_codebook(int(Q.IQ3_S), np.zeros((2, 16), np.float32), np.zeros((2, 16), np.float32))
