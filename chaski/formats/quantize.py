@@ -109,6 +109,11 @@ def _choices() -> str:
     return "choose one of " + ", ".join(type.name for type in _ENCODERS)
 
 
+def _peak(values: Floats) -> float:
+    """The largest magnitude; not a number if a value is not."""
+    return float(np.maximum(values.max(initial=0.0), -values.min(initial=0.0)))
+
+
 def _check_range(peak: float, type: QuantType) -> None:
     """Refuse a tensor whose largest magnitude is `peak`. Raises FormatError."""
     if not np.isfinite(peak):
@@ -130,13 +135,13 @@ def _encode_plainly(values: Floats, type: QuantType, out: Bytes) -> None:
 
 def _encode_by_search(values: Floats, type: QuantType, out: Bytes) -> None:
     """Encode blocks whose scales the native core searches for."""
-    _check_range(float(np.abs(values).max(initial=0.0)), type)
+    _check_range(_peak(values), type)
     out[:] = SEARCHED[type](values, None).view(np.uint8).reshape(out.shape)
 
 
 def _encode_by_importance(values: Floats, importance: Floats, type: QuantType, out: Bytes) -> None:
     """Encode blocks so that errors in columns of large importance are small."""
-    _check_range(float(np.abs(values).max(initial=0.0)), type)
+    _check_range(_peak(values), type)
     weights = importance if type in _PLAINLY_WEIGHTED else element_weights(values, importance)
     out[:] = BY_IMPORTANCE[type](values, weights).view(np.uint8).reshape(out.shape)
 
