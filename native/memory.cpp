@@ -16,9 +16,11 @@ namespace chaski {
 
 namespace {
 
+constexpr std::size_t kPage = 4096;
+
 // Reserves `bytes` bytes of addresses without memory.
 std::byte* reserve(std::size_t bytes, std::size_t alignment) {
-    const std::size_t slack = alignment > 4096 ? alignment : 0;
+    const std::size_t slack = alignment > kPage ? alignment : 0;
     void* base = mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) throw std::bad_alloc();
     const auto start = reinterpret_cast<std::uintptr_t>(base), aligned = align_up(start, alignment);
@@ -63,9 +65,10 @@ void spread_memory(const std::vector<int>& nodes) {
 
 Region::Region(std::size_t bytes, int protection, int flags, int descriptor, std::size_t offset)
     : size_(bytes) {
-    // Huge pages need an aligned start.
-    const std::size_t alignment = bytes >= kHugePage ? kHugePage : 4096;
-    mapped_ = align_up(bytes == 0 ? 1 : bytes, alignment);
+    // Huge pages need an aligned start. Private memory ends with small ones: keys and values of a layer often
+    // have 2 to 4 MB, of which a last huge page would waste up to half.
+    const std::size_t alignment = bytes >= kHugePage ? kHugePage : kPage;
+    mapped_ = align_up(bytes == 0 ? 1 : bytes, descriptor < 0 ? kPage : alignment);
     data_ = reserve(mapped_, alignment);
     const auto place = static_cast<off_t>(offset);
     if (mmap(data_, mapped_, protection, flags | MAP_FIXED, descriptor, place) == MAP_FAILED) {
@@ -93,14 +96,13 @@ Region::Region(std::size_t bytes, int descriptor, std::size_t offset, Access acc
 Region::~Region() { munmap(data_, mapped_); }
 
 void Region::touch() {
-    for (std::size_t offset = 0; offset < mapped_; offset += 4096) {
+    for (std::size_t offset = 0; offset < mapped_; offset += kPage) {
         // Atomic, since other threads may write the same memory.
         __atomic_fetch_or(reinterpret_cast<unsigned char*>(data_ + offset), 0, __ATOMIC_RELAXED);
     }
 }
 
 void give_back(std::byte* memory, std::size_t bytes) {
-    constexpr std::uintptr_t kPage = 4096;
     const auto start = reinterpret_cast<std::uintptr_t>(memory);
     const std::uintptr_t begin = align_up(start, kPage), end = (start + bytes) / kPage * kPage;
     if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
