@@ -370,6 +370,8 @@ class ThreadPool:
     def __init__(self, threads: int) -> None: ...
     @property
     def threads(self) -> int: ...
+    def wait(self) -> None:
+        """Waits for what was launched last."""
 
 class VariantPicks:
     """Which variant of a kernel each product takes."""

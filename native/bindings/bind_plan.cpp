@@ -69,7 +69,8 @@ void bind_plan(nb::module_& m) {
 
     nb::class_<ThreadPool>(m, "ThreadPool")
         .def(nb::init<int>(), "threads"_a)
-        .def_prop_ro("threads", &ThreadPool::threads);
+        .def_prop_ro("threads", &ThreadPool::threads)
+        .def("wait", &ThreadPool::wait, nb::call_guard<Unlocked>(), "Waits for what was launched last.");
 
     nb::class_<VariantPicks>(m, "VariantPicks", "Which variant of a kernel each product takes.")
         .def(

@@ -82,6 +82,24 @@ def test_memory_is_given_back_and_taken_again(monkeypatch: pytest.MonkeyPatch) -
     assert held[1] == held[0]
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("small_machine")
+def test_a_draft_proposes_while_memory_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of two models are launched one after the other before the first one has been waited for."""
+    random = np.random.default_rng(5)
+    monkeypatch.setattr(partly_loaded, "_LOOK", 0.0)
+    monkeypatch.setattr(partly_loaded, "_spare", lambda: 100_000)
+    monkeypatch.setattr(partly_loaded, "available_memory", lambda: int(random.choice([0, 10**7])))
+    keep(10_000_000, monkeypatch)
+    settings = {"num_predict": 100, "temperature": 0, "ignore_eos": True}
+    with chaski.load(GUIDE, draft=GUIDE, threads=2, context=256) as model:
+        found = [model.generate("threads", **settings).token_ids for _ in range(5)]
+    monkeypatch.undo()
+    with chaski.load(GUIDE, threads=2, context=256) as model:
+        expected = model.generate("threads", **settings).token_ids
+    assert found == [expected] * 5
+
+
 def test_weights_come_into_memory_evenly() -> None:
     weights = [(Weight((1, 1), name=f"blk.{number // 4}.{number % 4}"), None) for number in range(64)]
     found = [int(name.split(".")[1]) for name in (pair[0].name for pair in spread(weights))]

@@ -149,7 +149,7 @@ class Loading:
             self._experts.check(dims)
         if self._stays_in_files:
             self._check()
-        if self._partly is not None and (more := self._partly.adapt()):
+        if self._partly is not None and (more := self._partly.adapt(self._pool)):
             self._lay_out(self._pool, [more], lambda share: None)
         if thread is not None:
             self._may_begin.set()

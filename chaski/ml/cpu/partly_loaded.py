@@ -51,7 +51,7 @@ def spread(weights: Iterable[tuple[Weight, TensorInfo]]) -> list[tuple[Weight, T
 class PartlyLoaded:
     """The matrices of a model in the order in which they come into memory.
 
-    `count` of them are there. Between two passes one thread calls `adapt`.
+    `count` of them are there, and a plan that computes finds the same ones there until it ends.
     """
 
     def __init__(self, matrices: Sequence[StoredMatrix], names: Sequence[str]) -> None:
@@ -95,24 +95,28 @@ class PartlyLoaded:
         for number, later in _windows(read, self._sizes, window):
             self.matrices[number].target.stream([self.matrices[each].target for each in later], window)
 
-    def adapt(self) -> Sequence[StoredMatrix]:
-        """Give memory back that other programs need, or take more -> the matrices to lay out."""
+    def adapt(self, pool: _native.ThreadPool) -> Sequence[StoredMatrix]:
+        """Give memory back that other programs need, or take more -> the matrices to lay out.
+
+        Call it on the thread that launches plans. It waits for a plan that computes.
+        """
         now = monotonic()
         if now - self._looked < _LOOK:
             return ()
         self._looked = now
         free, spare = available_memory(), _spare()
-        before = self.count
         more: Sequence[StoredMatrix] = ()
-        if free < spare // 2:
+        if spare // 2 <= free <= 2 * spare:
+            return more
+        pool.wait()
+        if free < spare:
             while self.count and free < spare:
                 self.count -= 1
                 self.matrices[self.count].target.release()
                 free += self._sizes[self.count]
-        elif free > 2 * spare:
+        else:
             more = self.fill(min(_STEP, free - spare))
-        if self.count != before:
-            self.read_ahead()
+        self.read_ahead()
         return more
 
 
