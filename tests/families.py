@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import tomllib
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,13 @@ __all__ = [
     "DENOISING",
     "EMBEDDERS",
     "FIRST",
+    "FIRST_EMBEDDERS",
     "NAMES",
     "VARIANTS",
     "checkpoint",
     "converted",
     "expected",
+    "first_of_each",
     "random_tensor",
     "settings_of",
     "texts",
@@ -58,17 +61,36 @@ EMBEDDERS = [variant for variant, settings in _ALL.items() if "embeds" in settin
 DENOISING = [family for family in NAMES if any(each.get("denoises") for each in settings_of(family).values())]
 """The families whose answers do not grow token by token."""
 
+_PLACES = (
+    "architectures/{}.gguf",
+    "checkpoints/{}/modules.json",
+    "embedders/{}.gguf",
+    "vision/{}.gguf",
+    "{}/model.safetensors",
+)
 _STORED = [
     family
     for family in NAMES
-    for folder in ("architectures", "embedders")
-    if (DATA.parent / folder / f"{family.replace('_', '-')}.gguf").exists()
+    if any((DATA.parent / place.format(family.replace("_", "-"))).exists() for place in _PLACES)
 ]
-"""The families that also have a stored file, which the tests of all architectures run."""
+"""The families that also have a stored file, with which other tests compare bits."""
 
-_FIRST = {variant.partition("/")[0]: variant for variant in reversed(VARIANTS)}
-FIRST = [variant for family, variant in reversed(_FIRST.items()) if family not in [*DENOISING, *_STORED]]
+
+def first_of_each(variants: Sequence[str]) -> list[str]:
+    """Return the first configuration of each family."""
+    found = {variant.partition("/")[0]: variant for variant in reversed(variants)}
+    return [*reversed(found.values())]
+
+
+FIRST = [
+    variant for variant in first_of_each(VARIANTS) if variant.partition("/")[0] not in [*DENOISING, *_STORED]
+]
 """The first configuration of each other family whose answers grow token by token."""
+
+FIRST_EMBEDDERS = [
+    variant for variant in first_of_each(EMBEDDERS) if variant.partition("/")[0] not in _STORED
+]
+"""The first configuration of each other family that makes vectors."""
 
 
 @cache

@@ -140,7 +140,7 @@ def test_attention(host: Backend, gpu: str, type: DType) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", [*families.FIRST, *families.EMBEDDERS])
+@pytest.mark.parametrize("variant", [*families.FIRST, *families.FIRST_EMBEDDERS])
 def test_all_kernels_of_families(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path, compile_graph = families.converted(variant), CUDABackend.compile
     for gpu in GPUS.values():

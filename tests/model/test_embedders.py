@@ -22,10 +22,6 @@ DATA = Path(__file__).parents[1] / "data" / "embedders"
 NAMES = sorted(path.stem for path in DATA.glob("*.gguf"))
 # tests/convert compares the vectors of converted models.
 CONVERTED = sorted(set(checkpoints.EMBEDDERS) - set(NAMES))
-FAMILIES = [
-    next(each for each in families.EMBEDDERS if each.startswith(f"{family}/"))
-    for family in sorted({each.partition("/")[0] for each in families.EMBEDDERS})
-]
 LENGTHS = [1, 7, 90]
 
 
@@ -60,14 +56,14 @@ def test_texts_share_batches_though_no_number_is_given(context: int, together: i
 
 
 @pytest.mark.parametrize("type", ["F32", "Q4_0"])
-@pytest.mark.parametrize("name", [*NAMES, *CONVERTED, *FAMILIES])
+@pytest.mark.parametrize("name", [*NAMES, *CONVERTED, *families.FIRST_EMBEDDERS])
 def test_bits_do_not_depend_on_other_texts_and_threads(name: str, type: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     if name in CONVERTED:
         convert(checkpoints.DATA / name, path, type)
         texts = [ids for _, ids in checkpoints.expected(name)["ids"]]
     else:
-        is_family = name in FAMILIES
+        is_family = name in families.FIRST_EMBEDDERS
         with open_gguf(families.converted(name) if is_family else DATA / f"{name}.gguf") as file:
             requantize(file, path, plan_types(file, type))
         texts = families.texts(name) if is_family else expected(name)[0]

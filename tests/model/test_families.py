@@ -10,10 +10,22 @@ import pytest
 
 import chaski
 from chaski.formats.gguf import open_gguf
-from tests.families import EMBEDDERS, FIRST, NAMES, VARIANTS, converted, expected, settings_of, texts
+from tests.families import (
+    EMBEDDERS,
+    FIRST,
+    FIRST_EMBEDDERS,
+    NAMES,
+    VARIANTS,
+    converted,
+    expected,
+    first_of_each,
+    settings_of,
+    texts,
+)
 from tests.tiers import long_unless
 
 TOLERANCE = 1e-3
+WITNESSED = [variant for variant in [*VARIANTS, *EMBEDDERS] if "file" in expected(variant)]
 
 
 @pytest.mark.parametrize("variant", long_unless(FIRST, VARIANTS))
@@ -28,7 +40,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(variant: str) -> Non
     assert logits[len(prompt) - 1 : -1].argmax(axis=1).tolist() == wanted["tokens"].tolist()
 
 
-@pytest.mark.parametrize("variant", EMBEDDERS)
+@pytest.mark.parametrize("variant", long_unless(FIRST_EMBEDDERS, EMBEDDERS))
 def test_vectors_are_those_of_the_oracle(variant: str) -> None:
     wanted = expected(variant)["vectors"]
     with chaski.load(converted(variant), context=128, threads=1, parallel=1) as model:
@@ -36,7 +48,7 @@ def test_vectors_are_those_of_the_oracle(variant: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", [name for name in [*VARIANTS, *EMBEDDERS] if "file" in expected(name)])
+@pytest.mark.parametrize("variant", long_unless(first_of_each(WITNESSED), WITNESSED))
 def test_the_file_is_that_of_llama_cpps_converter(variant: str) -> None:
     """`differs` of a configuration names keys and tensors that it writes otherwise, or not at all."""
     family, _, name = variant.partition("/")
