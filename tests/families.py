@@ -128,7 +128,7 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> F32:
     """Return the weights of a tensor; norms and gains are near 1, and no number needs more than bfloat16."""
     rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
     values = rng.standard_normal(shape, np.float32)
-    is_norm = "norm" in name or name == "model.transformer.ln_f.weight"
+    is_norm = "norm" in name.lower() or name == "model.transformer.ln_f.weight"
     is_gain = "_gain." in name
     if is_gain or (is_norm and name.endswith("weight") and len(shape) == 1):
         values = 1 + 0.2 * values
