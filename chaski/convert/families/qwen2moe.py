@@ -30,7 +30,7 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     rows = [
         *qwen2.biased_attention(config),
         Row("ffn_gate_inp", "mlp.gate", (qwen3moe.num_experts(config), hidden)),
-        Row("ffn_gate_inp_shexp", "mlp.shared_expert_gate", (hidden,), source_shape=(1, hidden)),
+        Row("ffn_gate_inp_shexp", "mlp.shared_expert_gate", (1, hidden)),
         *feed_forward(config, shared, "mlp.shared_expert", "_shexp"),
     ]
     yield from in_layers(config, rows)
