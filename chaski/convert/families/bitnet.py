@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family
-from chaski.convert.metadata import Metadata, common_metadata
+from chaski.convert.metadata import Metadata, common_metadata, rope
 from chaski.formats.quant import as_float32
 
 _SMALLEST = np.float32(1e-5)  # scale
@@ -17,6 +17,7 @@ _SMALLEST = np.float32(1e-5)  # scale
 
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu", "relu2")
+    rope(config).expect("rope_type", "default")
     entries = common_metadata(config) | {"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}
     activation = config.get("hidden_act", str)
     return entries if activation == "silu" else entries | {"hidden_activation": activation}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
-from chaski.convert.metadata import Metadata
+from chaski.convert.metadata import Metadata, rope
 
 
 def metadata(config: Config) -> Metadata:
     config.expect("activation_function", "gelu_pytorch_tanh")
     config.expect("position_embedding_type", "rope")
     config.expect("group_query_attention", True)
+    rope(config).expect("rope_type", "default")
     hidden = config.get("n_embd", int)
     return {
         "block_count": config.count("n_layer"),

@@ -6,7 +6,7 @@ from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.experts import expert_metadata
-from chaski.convert.metadata import Metadata, common_metadata, head_size, windows
+from chaski.convert.metadata import Metadata, common_metadata, head_size, rope, windows
 from chaski.errors import UnsupportedError
 
 _PERIOD = 4
@@ -17,6 +17,7 @@ def metadata(config: Config) -> Metadata:
     kinds = config.list("mlp_layer_types", str)
     dense = kinds.index("sparse") if "sparse" in kinds else config.get("first_k_dense_replace", int, 0)
     config.expect("hidden_act", "silu")
+    rope(config).expect("rope_type", "default")
     config.expect("mlp_layer_types", ["dense"] * dense + ["sparse"] * (layers - dense))
     config.expect("prefix_dense_sliding_window_pattern", 1)
     shared = config.get("num_shared_experts", int, 0)

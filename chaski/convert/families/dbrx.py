@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, derived_family
-from chaski.convert.metadata import Metadata
+from chaski.convert.metadata import Metadata, rope
 
 _EPS = 1e-5
 
@@ -18,6 +18,7 @@ def metadata(config: Config) -> Metadata:
     attn, ffn = config.part("attn_config"), config.part("ffn_config")
     ffn.part("ffn_act_fn").expect("name", "silu")
     ffn.expect("moe_normalize_expert_weights", 1.0)
+    rope(config).expect("rope_type", "default")
     return {
         "block_count": config.get("n_layers", int),
         "context_length": config.get("max_seq_len", int),

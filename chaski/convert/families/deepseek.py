@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family, rotated_heads
 from chaski.convert.experts import expert_metadata
-from chaski.convert.metadata import Metadata, common_metadata, head_size
+from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
 
 
 def metadata(config: Config) -> Metadata:
@@ -13,6 +13,7 @@ def metadata(config: Config) -> Metadata:
     config.expect("norm_topk_prob", False)
     config.expect("scoring_func", "softmax")
     config.expect("moe_layer_freq", 1)
+    rope(config).expect("rope_type", "default")
     return (
         common_metadata(config)
         | expert_metadata(

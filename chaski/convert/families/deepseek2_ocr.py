@@ -10,7 +10,7 @@ from chaski.convert.derived import derived_family
 from chaski.convert.experts import full_expert_metadata
 from chaski.convert.families.clip import COLORS, both, spread
 from chaski.convert.family import Row, VisionFamily, in_layer
-from chaski.convert.metadata import Metadata, common_metadata
+from chaski.convert.metadata import Metadata, common_metadata, rope
 from chaski.convert.tensors import Mapped
 
 # Sizes that the published code states instead of the configuration.
@@ -25,6 +25,7 @@ def metadata(config: Config) -> Metadata:
     config.expect("use_mla", False)
     config.expect("q_lora_rank", None)
     config.expect("rope_theta", 10000.0)
+    rope(config).expect("rope_type", "default")
     entries = common_metadata(config) | full_expert_metadata(config)
     if not entries.get("expert_weights_norm", True):
         del entries["expert_weights_norm"]

@@ -6,7 +6,7 @@ from chaski.convert.blocks import block_metadata
 from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.experts import full_expert_metadata
-from chaski.convert.metadata import Metadata, common_metadata, windows
+from chaski.convert.metadata import Metadata, common_metadata, rope, windows
 from chaski.ml.moe_ops import Gating
 
 _PERIOD = 4
@@ -15,6 +15,7 @@ _PERIOD = 4
 def metadata(config: Config) -> Metadata:
     layers, dense = config.count("num_hidden_layers"), config.get("first_k_dense_replace", int, 0)
     config.expect("hidden_act", "silu")
+    rope(config).expect("rope_type", "default", "llama3")
     config.expect("mlp_layer_types", ["dense"] * dense + ["sparse"] * (layers - dense))
     shared = config.get("num_shared_experts", int) * config.get("moe_intermediate_size", int)
     return (

@@ -6,7 +6,7 @@ from chaski.convert.config import Config
 from chaski.convert.derived import derived_family
 from chaski.convert.latent import joined_heads
 from chaski.convert.longrope import LONGROPE, trained_length
-from chaski.convert.metadata import Metadata, common_metadata
+from chaski.convert.metadata import Metadata, common_metadata, rope
 from chaski.errors import UnsupportedError
 
 _NUMBERS = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
@@ -21,11 +21,16 @@ def metadata(config: Config) -> Metadata:
     turned = config.get("qk_rope_head_dim", int)
     if config.get("v_head_dim", int, 0) not in (0, _value(config)):
         raise UnsupportedError(f"{config.path}: v_head_dim must be {_value(config)} to be converted")
+    rope(config).expect("rope_type", "default", *LONGROPE)
     if trained_length(config) != config.get("max_position_embeddings", int):
-        raise UnsupportedError(f"{config.path}: a context beyond the trained one cannot be converted")
+        raise UnsupportedError(
+            f"{config.path}: longrope for a context beyond the trained one cannot be converted"
+        )
     entries = common_metadata(config, rope_tensors=LONGROPE)
-    if entries.pop("rope.freq_base", 10000.0) != 10000.0 or "rope.scaling.type" in entries:
-        raise UnsupportedError(f"{config.path}: this rope cannot be converted for minicpm3")
+    if (base := entries.pop("rope.freq_base", 10000.0)) != 10000.0:
+        raise UnsupportedError(
+            f"{config.path}: rope_theta is {base}; only 10000.0 can be converted for minicpm3"
+        )
     entries.pop("attention.value_length", None)
     return entries | {
         "attention.key_length": config.get("qk_nope_head_dim", int) + turned,

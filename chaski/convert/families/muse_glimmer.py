@@ -9,7 +9,7 @@ import numpy as np
 from chaski.convert.config import Config
 from chaski.convert.derived import Special, Specials, derived_family, rotated_heads
 from chaski.convert.family import Family
-from chaski.convert.metadata import Metadata, common_metadata
+from chaski.convert.metadata import Metadata, common_metadata, rope
 from chaski.convert.tensors import Constant, Planned
 
 _UNUSED = (r"vision_(tower|adapter|projection)\..*",)
@@ -19,6 +19,7 @@ _PERIOD = 4
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_activation", "silu")
     config.expect("post_norm_eps", 1e-8)
+    rope(config).expect("rope_type", "default")
     layers = config.count("num_hidden_layers")
     kinds = config.list("layer_types", str) or [
         "sliding_attention" if left % _PERIOD else "full_attention" for left in reversed(range(layers))
