@@ -36,6 +36,7 @@ NEXTN = {
     "hy_v4/shared": 1,
     "mimo2/usual": 3,
     "nemotron_h_moe/usual": 1,
+    "qwen4exp/ngrams": 1,
     "step35/usual": 3,
 }
 """Families whose files may have blocks, with the number of blocks in published ones."""
@@ -100,11 +101,18 @@ def write_with_blocks(
         arrays |= {f"{block}{key}": values + noise(*values.shape) for key, values in copied.items()}
         joined = np.eye(size, 2 * size, dtype=np.float32) + noise(size, 2 * size)
         arrays[f"{block}nextn.eh_proj.weight"] = joined
-        for norm in ("enorm", "hnorm", "shared_head_norm"):
-            arrays[f"{block}nextn.{norm}.weight"] = 1 + noise(size)
+        norms = {"enorm": size, "hnorm": size, "shared_head_norm": size}
+        if "output_hc_norm.weight" in arrays:  # a norm of all streams together, and a mixer instead of a norm
+            norms = {"enorm": size, "hnorm": len(arrays["output_hc_norm.weight"])}
+            for part in ("norm", "down", "up"):
+                mixer = arrays[f"output_hc_{part}.weight"]
+                arrays[f"{block}nextn.hc_head_{part}.weight"] = mixer + noise(*mixer.shape)
+        for norm, width in norms.items():
+            arrays[f"{block}nextn.{norm}.weight"] = 1 + noise(width)
     metadata |= {f"{arch}.block_count": layers + blocks, f"{arch}.nextn_predict_layers": blocks}
     for key, value in metadata.items():
-        if key.startswith(f"{arch}.") and isinstance(value, np.ndarray) and value.shape == (layers,):
+        is_of_layers = key.startswith(f"{arch}.") and ".ple." not in key
+        if is_of_layers and isinstance(value, np.ndarray) and value.shape == (layers,):
             metadata[key] = np.append(value, [max(value[list(sources)])] * blocks)
     write_gguf(path, metadata, {key: (values, QuantType.F32) for key, values in arrays.items()})
     return path

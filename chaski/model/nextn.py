@@ -26,7 +26,14 @@ from chaski.ml.nn import Embedding, Linear, Module, Norm, RMSNorm
 from chaski.model.config import DecoderConfig
 from chaski.model.input import Inputs
 
-__all__ = ["AttendingBlocks", "NextnTensors", "nextn_blocks", "storing_only", "trunk_config"]
+__all__ = [
+    "AttendingBlocks",
+    "NextnTensors",
+    "StreamsHead",
+    "nextn_blocks",
+    "storing_only",
+    "trunk_config",
+]
 
 
 class AttendingBlocks(ABC):
@@ -62,10 +69,18 @@ class AttendingBlocks(ABC):
         return norm(x)
 
 
+class StreamsHead(Module):
+    """The parts of a block under `nextn.` that belong to its layer: what makes one state of its streams."""
+
+    def __init__(self, head: Callable[[Tensor], Tensor]) -> None:
+        self.head = head
+
+
 class NextnTensors(Module):
     """The block's parts outside its layer: eh_proj(enorm(embedding), hnorm(hidden state)).
 
-    Norm, embeddings and output layer are the model's own if the file contains none for the block.
+    Norm, embeddings and output layer are the model's own if the file contains none for the block. Where a
+    hidden state has several streams, hnorm normalizes each of them, or all together if it is as wide.
     """
 
     def __init__(
@@ -73,14 +88,18 @@ class NextnTensors(Module):
         config: DecoderConfig,
         names: frozenset[str],
         norm: Callable[[DecoderConfig], Norm] = lambda config: RMSNorm(config.hidden_size, config.eps),
+        width: int | None = None,
     ) -> None:
-        """`names`: the tensors that the file has. `norm` makes a norm of states."""
+        """`names`: the tensors that the file has. `norm` makes a norm of states.
+
+        width: the elements that hnorm normalizes together; None for those of one stream.
+        """
         size = config.hidden_size
-        self._size = size
+        self._size, self._width = size, size if width is None else width
         self._stored_elsewhere: tuple[Norm, ...] = ()  # a tuple, whose weights are not this module's
         self.eh_proj = Linear(2 * size, size)
         self.enorm = norm(config)
-        self.hnorm = norm(config)
+        self.hnorm = norm(replace(config, hidden_size=self._width))
         if "shared_head_norm" in names:
             self.shared_head_norm = norm(config)
         if "embed_tokens" in names:
@@ -89,26 +108,27 @@ class NextnTensors(Module):
             self.shared_head_head = Linear(size, config.vocab_size)
 
     @classmethod
-    def read(cls, file: GGUFFile, block: int, config: DecoderConfig, **options: Any) -> NextnTensors | None:
+    def read(
+        cls, file: GGUFFile, block: int, config: DecoderConfig, state_size: int, **options: Any
+    ) -> NextnTensors | None:
         """Return the tensors of block `block`; None if the file has none or is an embedding model.
 
-        options: those of the constructor.
+        state_size: the elements of all streams of a state. options: those of the constructor.
         """
         prefix = f"blk.{block}.nextn."
         names = {name.removeprefix(prefix).removesuffix(".weight") for name in file.tensors}
         if f"{prefix}eh_proj.weight" not in file.tensors or config.pooling is not None:
             return None
-        return cls(config, frozenset(names), **options)
+        hnorm = file.tensors.get(f"{prefix}hnorm.weight")
+        width = state_size if hnorm is not None and hnorm.shape == (state_size,) else None
+        return cls(config, frozenset(names), width=width, **options)
 
     def __call__(self, embedded: Tensor, hidden: Tensor) -> Tensor:
         """Return the block's input; a hidden state of several streams joins the embedding in each of them."""
         size, known = self._size, self.enorm(embedded)
-        (width,) = hidden.shape[1:]
-        assert isinstance(width, int)
-        streams = [hidden] if width == size else [ops.slice(hidden, at, size) for at in range(0, width, size)]
-        joined = [
-            self.eh_proj(ops.concat([(known, 0, 1), (self.hnorm(stream), size, 1)])) for stream in streams
-        ]
+        normalized = [self.hnorm(part) for part in _parts(hidden, self._width)]
+        streams = [stream for part in normalized for stream in _parts(part, size)]
+        joined = [self.eh_proj(ops.concat([(known, 0, 1), (stream, size, 1)])) for stream in streams]
         if len(joined) == 1:
             return joined[0]
         return ops.concat([(x, index * size, 1) for index, x in enumerate(joined)])
@@ -133,6 +153,13 @@ class NextnTensors(Module):
         """Return the block's separate output layer, or None."""
         own: Linear | None = getattr(self, "shared_head_head", None)
         return own
+
+
+def _parts(x: Tensor, size: int) -> list[Tensor]:
+    """Return x (n, width) in parts of `size` elements."""
+    (width,) = x.shape[1:]
+    assert isinstance(width, int)
+    return [x] if width == size else [ops.slice(x, at, size) for at in range(0, width, size)]
 
 
 def trunk_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:

@@ -107,7 +107,8 @@ class OwnBlocks(StepDraft):
         self._rows = StoredRows(self.hidden_size)
         layers, tensors = list[Callable[..., Tensor]](), list[NextnTensors]()
         for index in indices:
-            if (own := NextnTensors.read(file, index, config, norm=model.norm)) is None:
+            own = NextnTensors.read(file, index, config, model.nextn_size, norm=model.norm)
+            if own is None:
                 break
             layers.append(model.nextn_layer(file, index))
             tensors.append(own)

@@ -17,7 +17,7 @@ from chaski.convert.config import Config
 from chaski.convert.families import qwen3moe
 from chaski.convert.family import Family, Row, attention, embeddings, feed_forward, in_layer, norm
 from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
-from chaski.convert.tensors import Arrange, Concatenated, Mapped, Planned, as_it_is
+from chaski.convert.tensors import Arrange, Concatenated, Mapped, Planned, SideBySide, as_it_is
 from chaski.errors import ModelError
 
 LINEAR = "linear_attention"
@@ -198,23 +198,33 @@ def tensors_with(
         yield from in_layer(layer, shared if is_linear else [*shared, *gated_attention(config)])
         yield from inputs(config, layer) if is_linear else ()
         yield from experts(config, layer, names)
-    yield from _more_tokens(config, names, [*shared, *gated_attention(config)])
+    yield from blocks(config, names, [*shared, *gated_attention(config)], _outside(config))
 
 
-def _more_tokens(config: Config, names: Set[str], rows: list[Row]) -> Iterator[Planned]:
-    """The blocks for multi-token prediction, as layers after the last one."""
-    layers, hidden = config.count("num_hidden_layers"), config.get("hidden_size", int)
+def _outside(config: Config) -> Iterator[Mapped]:
+    """Yield the parts of blocks outside their layers."""
+    hidden = config.get("hidden_size", int)
+    for source, name in _NEXTN.items():
+        shape = (hidden, 2 * hidden) if source == "fc" else (hidden,)
+        shift = 0.0 if source == "fc" else 1.0
+        yield Mapped(f"{name}.weight", shape, (f"mtp.{source}.weight",), shift=shift)
+
+
+def blocks(
+    config: Config, names: Set[str], rows: list[Row], outside: Iterable[Mapped | SideBySide]
+) -> Iterator[Planned]:
+    """Yield the blocks for multi-token prediction as layers of `rows` after the last one.
+
+    All blocks share the tensors `outside` of their layers.
+    """
+    layers, outside = config.count("num_hidden_layers"), list(outside)
     for index in range(config.get("mtp_num_hidden_layers", int)):
         block = f"blk.{layers + index}."
         own = [*in_layer(index, rows, "mtp.layers"), *experts(config, index, names, "mtp.layers")]
         for planned in own:
             assert isinstance(planned, Mapped)
             yield replace(planned, name=planned.name.replace(f"blk.{index}.", block, 1))
-        # All blocks share these tensors.
-        for source, name in _NEXTN.items():
-            shape = (hidden, 2 * hidden) if source == "fc" else (hidden,)
-            shift = 0.0 if source == "fc" else 1.0
-            yield Mapped(f"{block}nextn.{name}.weight", shape, (f"mtp.{source}.weight",), shift=shift)
+        yield from (replace(planned, name=f"{block}nextn.{planned.name}") for planned in outside)
 
 
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -12,12 +11,12 @@ from chaski.convert.config import Config
 from chaski.convert.families import qwen3next, qwen35
 from chaski.convert.family import Family, Row, in_layer
 from chaski.convert.metadata import Metadata
-from chaski.convert.tensors import Concatenated, Mapped, Planned
+from chaski.convert.tensors import Concatenated, Mapped, Planned, SideBySide
 from chaski.errors import UnsupportedError
 
 _UNUSED = (
     *qwen35.UNUSED,
-    r"mtp\..*",
+    r"mtp\.hyper_connection_mixer\.block_inject_weight\.weight",
     r"layers\.\d+\.ple\.ple_embedding\.(layer_multipliers|ngram_heads_(offsets|vocab_sizes))",
 )
 _NORMS = ("key", "query", "conv")
@@ -31,10 +30,12 @@ def metadata(config: Config) -> Metadata:
     ratio = config.get("indexer_compress_ratio", int)
     entries = qwen35.metadata(config)
     linear = qwen3next.linear_layers(config)
+    # llama.cpp attends in blocks for multi-token prediction to all tokens, for which the ratio is 0.
+    ratios = [0 if each else ratio for each in linear] + [0] * config.get("mtp_num_hidden_layers", int)
     return (
         entries
         | {
-            "attention.compress_ratios": [0 if each else ratio for each in linear],
+            "attention.compress_ratios": ratios,
             "attention.indexer.head_count": config.get("indexer_n_heads", int),
             "attention.indexer.key_length": config.get("indexer_head_dim", int),
             "attention.indexer.top_k": config.get("indexer_budget", int),
@@ -161,6 +162,20 @@ def _ngram_layer(config: Config, layer: int) -> Iterator[Planned]:
     )
 
 
+def _outside(config: Config) -> Iterator[Mapped | SideBySide]:
+    """Yield the parts of blocks for multi-token prediction outside their layers."""
+    hidden = config.get("hidden_size", int)
+    parts = ("mtp.fc_embedding.weight", "mtp.fc_hidden.weight")
+    yield SideBySide("eh_proj.weight", (hidden, 2 * hidden), parts)
+    for name, part, size in (
+        ("enorm", "embedding", hidden),
+        ("hnorm", "hidden", config.get("hc_count", int) * hidden),
+    ):
+        yield Mapped(f"{name}.weight", (size,), (f"mtp.pre_fc_norm_{part}.weight",), shift=1.0)
+    for row in _connection(config, "hc_head", "mtp.hyper_connection_mixer", has_weights=False):
+        yield Mapped(f"{row.name}.weight", row.shape, (f"{row.source}.weight",), shift=row.shift)
+
+
 def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     hidden, vocab = config.get("hidden_size", int), config.get("vocab_size", int)
     yield Mapped("token_embd.weight", (vocab, hidden), ("embed_tokens.weight",))
@@ -180,12 +195,8 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
         yield from qwen35.inputs(config, layer) if is_linear else ()
         yield from qwen3next.experts(config, layer, names)
         yield from _ngram_layer(config, layer) if layer in with_ngrams else ()
+    yield from qwen3next.blocks(config, names, attending, _outside(config))
 
 
-def observed(names: Set[str]) -> dict[str, Any]:
-    """Leave out blocks for multi-token prediction."""
-    return {"mtp_num_hidden_layers": 0}
-
-
-FAMILY = Family("qwen4exp", metadata, tensors, _UNUSED, observed=observed)
+FAMILY = Family("qwen4exp", metadata, tensors, _UNUSED, observed=qwen3next.observed)
 CHECKPOINTS = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")

@@ -23,7 +23,7 @@ from chaski.model.experts import read_router
 from chaski.model.hyper import streams_of
 from chaski.model.input import Inputs
 from chaski.model.manifold import ManifoldConfig, ManifoldConnection, ManifoldHead
-from chaski.model.nextn import nextn_blocks, trunk_config
+from chaski.model.nextn import StreamsHead, nextn_blocks, trunk_config
 
 ARCHITECTURE = Architecture(
     "deepseek4",
@@ -80,20 +80,13 @@ class Layer(Module):
         return self.ffn_streams.write(x, self.ffn(self.ffn_norm(h), tokens), *weights)
 
 
-class _Outside(Module):
-    """The parts of a block under `nextn.` that belong to its layer."""
-
-    def __init__(self, head: ManifoldHead) -> None:
-        self.head = head
-
-
 class Block(Layer):
     """The layer of a block for multi-token prediction.
 
     `nextn` has the sum of its streams, where that is not the model's.
     """
 
-    nextn: _Outside | None = None
+    nextn: StreamsHead | None = None
 
 
 class Model(Decoder):
@@ -140,7 +133,7 @@ class Model(Decoder):
         """Return a layer that attends to a window, as all blocks do."""
         block = Block(self._streams, self._window, self._feed_forward(file, index, False))
         if f"blk.{index}.nextn.hc_head_fn.weight" in file.tensors:
-            block.nextn = _Outside(ManifoldHead("hc_head", self._streams))
+            block.nextn = StreamsHead(ManifoldHead("hc_head", self._streams))
         return block
 
     def nextn_kinds(self, index: int) -> Sequence[LayerKind]:

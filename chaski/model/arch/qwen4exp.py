@@ -1,7 +1,8 @@
 """Qwen 3.8 Flash-Next (Qwen Team 2026): Qwen 3.5 with experts, several residual streams and sparse attention.
 
 Hyper-connections replace all norms of layers. Attention reads the blocks of tokens that an indexer chooses.
-One layer adds embeddings of n-grams to its streams.
+One layer adds embeddings of n-grams to its streams. A block for multi-token prediction reads and returns all
+streams; vLLM's `qwen4_exp/nvidia/mtp.py` is its source.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from chaski.formats.gguf import GGUFFile
-from chaski.kvcache import Causal, LayerKind, RecurrentLayer, delayed_rows
+from chaski.kvcache import AttentionSpan, Causal, LayerKind, RecurrentLayer, delayed_rows
 from chaski.ml import ops
 from chaski.ml.graph import Tensor
-from chaski.ml.nn import Module, MoEWithSharedExpert, SwiGLU, output_rows
+from chaski.ml.nn import Module, MoEWithSharedExpert, Norm, SwiGLU, output_rows
 from chaski.model.arch import qwen3next
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
 from chaski.model.delta_net import GatedDeltaNet
 from chaski.model.hyper import HyperConfig, HyperConnection, StreamMixer, add_to_streams, streams_of
 from chaski.model.input import Inputs
+from chaski.model.nextn import StreamsHead
 from chaski.model.ngrams import NgramConfig, NgramLayer, NgramTable
 from chaski.model.sparse import BlockIndexer, IndexerConfig, SparseHistory, delayed_table, read_block
 
@@ -28,8 +30,9 @@ ARCHITECTURE = Architecture(
     "Qwen 3.8 Flash-Next",
     tools=("qwen3.5",),
     thinking=("qwen3.5",),
-    notes="Text only.",
-    reads=("embedding_length_per_layer_input", "full_attention_interval"),
+    notes="Text only. The block for multi-token prediction chooses tokens by its indexer, as in vLLM; "
+    "llama.cpp's converter leaves it out.",
+    reads=("embedding_length_per_layer_input", "full_attention_interval", "nextn_predict_layers"),
     fixed={"attention.causal": (True,)},
 )
 
@@ -82,6 +85,12 @@ class Layer(Module):
         return add_to_streams(x, self.ffn(h), weights)
 
 
+class Block(Layer):
+    """The layer of a block for multi-token prediction, with the mixer of its streams before logits."""
+
+    nextn: StreamsHead
+
+
 class Model(qwen3next.Model):
     """Caches: one for each layer, for each indexer its keys and those of a block, and for the first rotation.
 
@@ -93,13 +102,11 @@ class Model(qwen3next.Model):
         self._indexer, self._block = IndexerConfig.read(file), read_block(file)
         self._ngrams = NgramConfig.read(file)
         super().__init__(file)
+        self.output_norm = StreamMixer("output_hc", self._streams)  # type: ignore[assignment]
         if self._ngrams is not None:
             table = file.tensors.get("per_layer_token_embd.weight")
             rows = self._ngrams.num_rows if table is None else table.shape[0]
             self.per_layer_token_embd = NgramTable(rows, self._ngrams.row_size)
-
-    def norm(self, config: DecoderConfig) -> StreamMixer:  # type: ignore[override]
-        return StreamMixer("output_hc", self._streams)
 
     def layer(self, file: GGUFFile, index: int) -> Layer:  # type: ignore[override]
         c = self.config
@@ -107,20 +114,53 @@ class Model(qwen3next.Model):
         if self._is_linear[index]:
             attn = DeltaNet(c.hidden_size, c.eps, self._delta, frozenset())
         else:
-            attn = SparseAttention(c, BlockIndexer(self._indexer, self._block, c.hidden_size, c.eps))
+            attn = self._sparse_attention()
         has_ngrams = self._ngrams is not None and index in self._ngrams.layers
         ngrams = NgramLayer(self._ngrams, self._streams) if self._ngrams is not None and has_ngrams else None
         return Layer(self._streams, attn, self.ffn(file), ngrams)
 
+    def _sparse_attention(self) -> SparseAttention:
+        c = self.config
+        return SparseAttention(c, BlockIndexer(self._indexer, self._block, c.hidden_size, c.eps))
+
+    def nextn_layer(self, file: GGUFFile, index: int) -> Block:  # type: ignore[override]
+        block = Block(self._streams, self._sparse_attention(), self.ffn(file), None)
+        block.nextn = StreamsHead(StreamMixer("hc_head", self._streams))
+        return block
+
+    @property
+    def nextn_size(self) -> int:
+        return self._streams.width
+
+    def nextn_kinds(self, index: int) -> Sequence[LayerKind]:
+        # Blocks of tokens are chosen as a whole, so the keys of the first one include the first token's.
+        keys = Causal(self._indexer.kv_shape(None), AttentionSpan(hidden=0))
+        return [self.layer_kind(index), keys, self._delayed_keys(), self._delayed_table()]
+
+    def nextn_context(self, inputs: Inputs, index: int, caches: Sequence[Any]) -> tuple[Any, ...]:
+        cache, keys, delayed, table = caches
+        rope = inputs.rope_table(self._rope)
+        return (rope, delayed_table(rope, self._block - 1, table)), SparseHistory(cache, keys), delayed
+
+    def nextn_state(self, x: Tensor, norm: Norm) -> Tensor:
+        return x
+
+    def nextn_rows(self, layer: Block, x: Tensor, norm: Norm) -> Tensor:
+        return layer.nextn.head(x)
+
+    def _delayed_keys(self) -> LayerKind:
+        return delayed_rows(self._block - 1, self._indexer.head_size)
+
+    def _delayed_table(self) -> LayerKind:
+        return delayed_rows(self._block - 1, 2 * len(self._rope.frequencies))
+
     def layer_kinds(self) -> Sequence[LayerKind]:
         count = len(self._is_linear) - sum(self._is_linear)
-        before = self._block - 1
-        table = delayed_rows(before, 2 * len(self._rope.frequencies))
         return [
             *super().layer_kinds(),
             *[Causal(self._indexer.kv_shape(None))] * count,
-            *[delayed_rows(before, self._indexer.head_size)] * count,
-            *([table] if count else []),
+            *[self._delayed_keys()] * count,
+            *([self._delayed_table()] if count else []),
             *(self._ngrams.kinds(self._streams.width) if self._ngrams is not None else ()),
         ]
 

@@ -179,8 +179,72 @@ class DeepSeekV4:
         )
 
 
+class Qwen4Exp:
+    """A checkpoint of Qwen 3.8 Flash-Next with a block, which reads and returns all residual streams.
+
+    transformers loads the block as the last layer and the last mixer of another model. The first token reads
+    its own state, for want of one before it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._model = loaded(folder)
+        self._base = self._model.get_decoder()
+        weights = torch_files.load_file(folder / "model.safetensors")
+        block = {name.removeprefix("mtp."): each for name, each in weights.items() if "mtp." in name}
+        self._outside = {
+            name: block[f"{name}.weight"].double()
+            for name in ("fc_embedding", "fc_hidden", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
+        }
+        last = f"model.layers.{self._model.config.num_hidden_layers - 1}."
+        own = {name.replace("layers.0.", last): each for name, each in block.items() if "layers." in name}
+        own |= {f"model.{name}": each for name, each in block.items() if name.startswith("hyper_connection")}
+        other = shutil.copytree(folder, folder / "block")
+        merged = {name: own.get(name, each) for name, each in weights.items() if "mtp." not in name}
+        torch_files.save_file(merged, other / "model.safetensors")
+        self._block = loaded(other).get_decoder()
+
+    def proposed(self, tokens: list[int], count: int) -> list[int]:
+        """Return the tokens that the block proposes after these."""
+        own, eps, found = self._outside, self._model.config.rms_norm_eps, list(tokens)
+        streams = list[Any]()
+        mixer = self._base.hyper_connection_mixer
+        hook = mixer.register_forward_hook(lambda module, read, out: streams.append(read[0]))
+        with torch.no_grad():
+            self._base(torch.tensor([tokens[:-1]]))
+            hook.remove()
+            states = torch.cat([streams[0][:, :1], streams[0]], 1)
+            for _ in range(count):
+                embedded = self._base.get_input_embeddings()(torch.tensor([found]))
+                known = normed(embedded, 1 + own["pre_fc_norm_embedding"], eps) @ own["fc_embedding"].T
+                hidden = normed(states, 1 + own["pre_fc_norm_hidden"], eps)
+                parts = hidden.unflatten(-1, (-1, known.shape[-1])) @ own["fc_hidden"].T
+                x = self._run((known[:, :, None] + parts).flatten(-2))
+                states = torch.cat([states, x[:, -1:]], 1)
+                last = self._block.hyper_connection_mixer(x[:, -1:])
+                found.append(int(self._model.lm_head(last)[0, -1].argmax()))
+        return found[len(tokens) :]
+
+    def _run(self, x: Any) -> Any:
+        places = torch.arange(x.shape[1])
+        mask = torch.zeros(len(places), len(places)).double()
+        mask = mask.masked_fill(places[:, None] < places, torch.finfo(torch.float64).min)[None, None]
+        rotary = self._base.rotary_emb(x, position_ids=places.expand(3, 1, -1))
+        return self._block.layers[-1](x, position_embeddings=rotary, attention_mask=mask)
+
+
+_ORACLES: dict[str, type[DeepSeekV4 | Qwen4Exp]] = {"deepseek4": DeepSeekV4, "qwen4exp": Qwen4Exp}
+
+
 @pytest.mark.parametrize(
-    "variant", ["deepseek2/v3", "deepseek4/blocks", "exaone4/small", "glm4/usual", "nemotron_h_moe/usual"]
+    "variant",
+    [
+        "deepseek2/v3",
+        "deepseek4/blocks",
+        "exaone4/small",
+        "glm4/usual",
+        "nemotron_h_moe/usual",
+        "qwen4exp/blocks",
+    ],
 )
 def test_a_block_proposes_as_transformers_computes(
     tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +256,7 @@ def test_a_block_proposes_as_transformers_computes(
     tensors = tensors if is_whole else tensors | block_of(family, layers, tensors, config["hidden_size"])
     folder = checkpoint(tmp_path / "more", config, tensors, known["seed"], known.get("integers"))
     convert(folder, tmp_path / "more.gguf", "F32")
-    oracle = DeepSeekV4(folder) if family == "deepseek4" else Oracle(folder, family, layers)
+    oracle = _ORACLES[family](folder) if family in _ORACLES else Oracle(folder, family, layers)
     monkeypatch.setattr(NgramSpeculator, "propose", lambda self: [])
     monkeypatch.setattr(PayingLength, "current", lambda *arguments: 2)
     asked = list[Any]()
