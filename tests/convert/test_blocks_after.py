@@ -91,6 +91,7 @@ def block_of(family: str, layers: int, tensors: dict[str, list[int]], size: int)
 @pytest.mark.parametrize(
     "variant",
     [
+        "bailingmoe3/usual",
         "deepseek2/v3",
         "deepseek32/yarn",
         "exaone4/small",

@@ -29,65 +29,72 @@ pytestmark = pytest.mark.oracle
 PROMPT = np.random.default_rng(2).integers(5, 290, 20).tolist()
 
 
-def block_tensors(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = torch_files.load_file(folder / "model.safetensors")
-    return {name: each.double() for name, each in found.items()}
-
-
 def loaded(folder: Path) -> Any:
     """Return the model of a checkpoint in float64."""
     from transformers import AutoModelForCausalLM
 
     torch.set_default_dtype(torch.float64)
     try:
-        return AutoModelForCausalLM.from_pretrained(
+        model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float64, experts_implementation="eager", attn_implementation="eager"
-        ).eval()
+        )
+        return model.double().eval()  # some classes keep parts in float32
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def loaded_with(folder: Path, tensors: dict[str, Any]) -> Any:
+    """Return the layers and all around them of a checkpoint, in which these tensors replace others."""
+    weights = torch_files.load_file(folder / "model.safetensors")
+    other = shutil.copytree(folder, folder / "block")
+    torch_files.save_file(weights | tensors, other / "model.safetensors")
+    return loaded(other).get_decoder()
 
 
 def normed(x: Any, weight: Any, eps: float) -> Any:
     return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
+def causal_mask(count: int, window: int | None = None) -> Any:
+    places = torch.arange(count)
+    distance = places[:, None] - places
+    is_seen = (distance >= 0) & (distance < (window or count))
+    mask = torch.zeros(count, count, dtype=torch.float64)
+    return mask.masked_fill(~is_seen, torch.finfo(torch.float64).min)[None, None]
+
+
 class Oracle:
-    """A checkpoint of one block, as transformers computes it."""
+    """A checkpoint of one block, as transformers computes it.
+
+    transformers loads the layers of the block in place of layers of another model.
+    """
 
     def __init__(self, folder: Path, family: str, layers: int) -> None:
         self._model = loaded(folder)
         self._base = self._model.get_decoder()
-        self._parts = self._layers(block_tensors(folder), family, layers)
-
-    def _layers(self, weights: dict[str, Any], family: str, layers: int) -> list[Any]:
-        """Return the layers of the block, and note the tensors outside of them."""
-        prefix, sources = f"model.layers.{layers}.", [(layers - 1, f"model.layers.{layers}.")]
-        names = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+        weights = torch_files.load_file(folder / "model.safetensors")
+        prefix, sources = f"model.layers.{layers}.", {layers - 1: f"model.layers.{layers}."}
+        names = ["enorm", "hnorm", "eh_proj", "shared_head.norm"]
         if family == "exaone4":
-            prefix, sources = "mtp.", [(0, "mtp.layers.0.")]
-            names = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
+            prefix, sources = "mtp.", {layers - 1: "mtp.layers.0."}
+            names = ["pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"]
         if family == "nemotron_h_moe":
-            prefix, sources = "mtp.layers.", [(2, "mtp.layers.0."), (3, "mtp.layers.1.")]
-            names = ("0.enorm", "0.hnorm", "0.eh_proj", "1.final_layernorm")
-        self._outside = [weights[f"{prefix}{name}.weight"] for name in names]
-        return [self._filled(index, source, weights) for index, source in sources]
-
-    def _filled(self, index: int, prefix: str, weights: dict[str, Any]) -> Any:
-        """Return a copy of layer `index` with the weights of a layer of the block."""
-        import copy
-
-        layer = copy.deepcopy(self._base.layers[index])
-        own = {name.removeprefix(prefix): each for name, each in weights.items() if name.startswith(prefix)}
-        state = layer.state_dict()
-        for name in state:
-            if name in own:
-                state[name] = own[name]
-            elif "experts" in name:
-                state[name] = _stack(own, name, len(state[name]))
-            else:
-                raise AssertionError(name)
-        layer.load_state_dict(state)
-        return layer
+            prefix, sources = "mtp.layers.", {2: "mtp.layers.0.", 3: "mtp.layers.1."}
+            names = ["0.enorm", "0.hnorm", "0.eh_proj", "1.final_layernorm"]
+        if family == "hy_v4":
+            prefix, sources = "model.mtp_layers.0.", {1: "model.mtp_layers.0."}
+        if family in ("hy_v3", "hy_v4"):
+            names[-1] = "final_layernorm"
+        self._outside = [weights[f"{prefix}{name}.weight"].double() for name in names]
+        stem = next(name for name in weights if ".layers.0." in name).partition("0.")[0]
+        replaced = {
+            name.replace(source, f"{stem}{index}."): each
+            for index, source in sources.items()
+            for name, each in weights.items()
+            if name.startswith(source)
+        }
+        block = loaded_with(folder, {name: each for name, each in replaced.items() if name in weights})
+        self._parts = [block.layers[index] for index in sources]
 
     def proposed(self, tokens: list[int], count: int) -> list[int]:
         """Return the tokens that the block proposes after these."""
@@ -107,20 +114,16 @@ class Oracle:
         return found[len(tokens) :]
 
     def _run(self, layer: Any, x: Any) -> Any:
-        places = torch.arange(1, x.shape[1] + 1)[None]
-        more: dict[str, Any] = {}
+        count = x.shape[1]
+        places = torch.arange(1, count + 1)[None]
+        more: dict[str, Any] = {"attention_mask": causal_mask(count), "position_ids": places}
         if (rotary := getattr(self._base, "rotary_emb", None)) is not None:
             more["position_embeddings"] = rotary(x, position_ids=places)
-        y = layer(x, attention_mask=None, position_ids=places, **more)
-        return y[0] if isinstance(y, tuple) else y
-
-
-def _stack(own: dict[str, Any], name: str, count: int) -> Any:
-    """Return the matrices of experts that transformers has as one stack."""
-    stem, _, part = name.rpartition(".")
-    parts = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
-    rows = [[own[f"{stem}.{expert}.{each}.weight"] for each in parts] for expert in range(count)]
-    return torch.stack([torch.cat(each) for each in rows])
+        if not hasattr(layer, "attn_hc"):
+            y = layer(x, **more)
+            return y[0] if isinstance(y, tuple) else y
+        x = x + layer.self_attn(layer.input_layernorm(x), **more)[0]  # a block has no residual streams
+        return x + layer.mlp(layer.post_attention_layernorm(x))
 
 
 class DeepSeekV4:
@@ -142,10 +145,8 @@ class DeepSeekV4:
             name if name.startswith(("norm.", "hc_head")) else last + name: each
             for name, each in block.items()
         }
-        other = shutil.copytree(folder, folder / "block")
-        merged = {name: own.get(name, each) for name, each in weights.items() if "mtp." not in name}
-        torch_files.save_file(merged, other / "model.safetensors")
-        self._block = loaded(other).get_decoder()
+        own = {name: each for name, each in own.items() if name in weights}
+        self._block = loaded_with(folder, own)
 
     def proposed(self, tokens: list[int], count: int) -> list[int]:
         """Return the tokens that the block proposes after these."""
@@ -167,9 +168,7 @@ class DeepSeekV4:
 
     def _run(self, x: Any, ids: Any) -> Any:
         places = torch.arange(1, x.shape[1] + 1)
-        distance = places[:, None] - places
-        is_seen = (distance >= 0) & (distance < self._model.config.sliding_window)
-        mask = torch.zeros(distance.shape).double().masked_fill(~is_seen, -torch.inf)[None, None]
+        mask = causal_mask(len(places), self._model.config.sliding_window)
         rotary = {
             kind: self._base.rotary_emb(x, position_ids=places[None], layer_type=kind)
             for kind in ("main", "compress")
@@ -198,10 +197,7 @@ class Qwen4Exp:
         last = f"model.layers.{self._model.config.num_hidden_layers - 1}."
         own = {name.replace("layers.0.", last): each for name, each in block.items() if "layers." in name}
         own |= {f"model.{name}": each for name, each in block.items() if name.startswith("hyper_connection")}
-        other = shutil.copytree(folder, folder / "block")
-        merged = {name: own.get(name, each) for name, each in weights.items() if "mtp." not in name}
-        torch_files.save_file(merged, other / "model.safetensors")
-        self._block = loaded(other).get_decoder()
+        self._block = loaded_with(folder, own)
 
     def proposed(self, tokens: list[int], count: int) -> list[int]:
         """Return the tokens that the block proposes after these."""
@@ -226,10 +222,8 @@ class Qwen4Exp:
 
     def _run(self, x: Any) -> Any:
         places = torch.arange(x.shape[1])
-        mask = torch.zeros(len(places), len(places)).double()
-        mask = mask.masked_fill(places[:, None] < places, torch.finfo(torch.float64).min)[None, None]
         rotary = self._base.rotary_emb(x, position_ids=places.expand(3, 1, -1))
-        return self._block.layers[-1](x, position_embeddings=rotary, attention_mask=mask)
+        return self._block.layers[-1](x, position_embeddings=rotary, attention_mask=causal_mask(len(places)))
 
 
 _ORACLES: dict[str, type[DeepSeekV4 | Qwen4Exp]] = {"deepseek4": DeepSeekV4, "qwen4exp": Qwen4Exp}
@@ -238,10 +232,14 @@ _ORACLES: dict[str, type[DeepSeekV4 | Qwen4Exp]] = {"deepseek4": DeepSeekV4, "qw
 @pytest.mark.parametrize(
     "variant",
     [
+        "bailingmoe3/usual",
         "deepseek2/v3",
         "deepseek4/blocks",
         "exaone4/small",
         "glm4/usual",
+        "glm_dsa/own",
+        "hy_v3/blocks",
+        "hy_v4/shared",
         "nemotron_h_moe/usual",
         "qwen4exp/blocks",
     ],
