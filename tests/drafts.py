@@ -17,7 +17,11 @@ __all__ = ["DRAFTS", "EAGLE3", "TARGETS", "rewritten", "write_dspark", "write_pa
 
 _DATA = Path(__file__).parent / "data"
 DRAFTS = _DATA / "drafts"
-TARGETS = {"qwen3": DRAFTS / "qwen3-target", "qwen35": _DATA / "checkpoints" / "qwen35"}
+TARGETS = {
+    "qwen3": DRAFTS / "qwen3-target",
+    "qwen3-second": DRAFTS / "qwen3-target",
+    "qwen35": _DATA / "checkpoints" / "qwen35",
+}
 """The target checkpoint of each DFlash draft."""
 EAGLE3 = dict.fromkeys(("eagle3", "eagle3-speculators"), TARGETS["qwen3"])
 """The target checkpoints of EAGLE-3 drafts."""

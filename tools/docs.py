@@ -84,9 +84,9 @@ This page is made by `make docs`; `chaski models` prints it, `chaski models FAMI
   its template says: `chaski show` tells.
 * *Speculation*: tokens are proposed by n-grams or by a draft, and never change the answer. A draft is a small
   model of the same vocabulary, or a file that reads hidden states of the model that it was trained for
-  (EAGLE-3, DFlash, DSpark); `gemma3n` and `mllama` hand out none. Where it says "heads", models whose file
-  has blocks for multi-token prediction propose by these as well: the first token by the first block, and all
-  tokens after the last block's first one by the last block."""
+  (EAGLE-3, DFlash, DFlash 2, DSpark); `gemma3n` and `mllama` hand out none. Where it says "heads", models
+  whose file has blocks for multi-token prediction propose by these as well: the first token by the first
+  block, and all tokens after the last block's first one by the last block."""
 
 _HOW_NEAR = """\
 ## How near

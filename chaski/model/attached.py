@@ -218,6 +218,10 @@ class BlockDraft(AttachedDraft):
         if the layer allows it.
         """
 
+    def block_inputs(self, sizes: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
+        """Return the further inputs that `propose_block` declares, for blocks of these sizes."""
+        return {}
+
     def program(
         self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
     ) -> BlockProgram:

@@ -44,6 +44,8 @@ class BlockProposing(Protocol):
         self, tokens: Tensor, positions: Tensor, outputs: Tensor, caches: Sequence[Any]
     ) -> Tensor: ...
 
+    def block_inputs(self, sizes: Sequence[int]) -> dict[str, npt.NDArray[Any]]: ...
+
     def logits(self, x: Tensor, most_tokens: int | None) -> Tensor: ...
 
 
@@ -64,7 +66,7 @@ class BlockProgram:
         self.cache = CachePart(cache, draft.proposing_layers)
         self.most_tokens = most_tokens or draft.config.vocab_size
         self._mask_token = draft.mask_token
-        self._token_ids = draft.token_ids
+        self._token_ids, self._block_inputs = draft.token_ids, draft.block_inputs
         together = max(draft.block_size, min(size.sequences * draft.block_size, _MOST_TOGETHER))
         self._max_tokens = min(together, size.max_batch)
         self._first = draft.first_predicted
@@ -123,6 +125,7 @@ class BlockProgram:
             "tokens": batch.tokens,
             "positions": places(batch),
             "masks": batch.outputs,
+            **self._block_inputs([count + self._first for count in counts]),
             **self.choice_inputs(len(batch.outputs)),
         }
         self._choose(self._plan.launch(values), requests, counts)

@@ -1,6 +1,7 @@
 """DFlash drafts (Chen et al. 2026, arXiv 2602.06036), as z-lab publishes them: layers of Qwen 3 and a fusion.
 
-DSpark drafts have a Markov head and may have a confidence in addition.
+DSpark drafts have a Markov head and may have a confidence in addition. DFlash 2 drafts have convolutions in
+their layers and a selector.
 
 They read hidden states of their target, which is given in addition: its tokenizer is theirs, and embeddings
 and output layer are its own where the checkpoint has none.
@@ -13,7 +14,7 @@ from typing import Any
 
 from chaski.convert.config import Config
 from chaski.convert.families.qwen3 import normed_attention
-from chaski.convert.family import Family, feed_forward, in_layers
+from chaski.convert.family import Family, Row, feed_forward, in_layers
 from chaski.convert.metadata import Metadata, common_metadata, head_size, rope
 from chaski.convert.tensors import Mapped, Planned
 from chaski.errors import ModelError
@@ -47,6 +48,9 @@ def metadata(config: Config) -> Metadata:
         config.expect("draft_vocab_size", config.get("vocab_size", int))
         entries["sample_from_anchor"] = config.get("sample_from_anchor", bool, True)
         entries["has_confidence_head"] = config.get("has_confidence_head", bool, False)
+    if _has_selector(config):
+        names = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+        entries |= {name: own.get(name, int) for name in names}
     if "mrope_section" in _rope_of_target(config).values:
         entries["rope.dimension_sections"] = [head_size(config) // 2, 0, 0, 0]
     return entries | _windows(config)
@@ -54,6 +58,10 @@ def metadata(config: Config) -> Metadata:
 
 def _is_dspark(config: Config) -> bool:
     return "Qwen3DSparkModel" in config.list("architectures", str)
+
+
+def _has_selector(config: Config) -> bool:
+    return "DFlash2DraftModel" in config.list("architectures", str)
 
 
 def _observed(names: Set[str]) -> Mapping[str, Any]:
@@ -96,7 +104,27 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     if _is_dspark(config):
         yield from _markov_head(config, names)
     rows = [*normed_attention(config), *feed_forward(config, config.get("intermediate_size", int))]
+    if _has_selector(config):
+        yield from _selector(config)
+        rows += _convolutions(config)
     yield from in_layers(config, rows)
+
+
+def _selector(config: Config) -> Iterator[Planned]:
+    rank = config.part("dflash_config").get("selector_rank", int)
+    for name in ("predecessor", "successor"):
+        source = (f"candidate_selector.{name}_codebook",)
+        yield Mapped(f"selector_{name}.weight", (config.get("vocab_size", int), rank), source)
+    shape = (rank, config.get("hidden_size", int))
+    yield Mapped("selector_hidden.weight", shape, ("candidate_selector.hidden_projection.weight",))
+
+
+def _convolutions(config: Config) -> Iterator[Row]:
+    own, hidden = config.part("dflash_config"), config.get("hidden_size", int)
+    taps, group = own.get("conv_kernel_size", int), own.get("conv_group_size", int)
+    for name, source in (("attn", "attention_conv"), ("ffn", "mlp_conv")):
+        yield Row(f"{name}_conv_base", f"{source}.base_kernel", (2, taps, hidden), suffix="")
+        yield Row(f"{name}_conv_proj", f"{source}.kernel_projection", (2 * taps * (hidden // group), hidden))
 
 
 def _markov_head(config: Config, names: Set[str]) -> Iterator[Planned]:
@@ -125,4 +153,4 @@ FAMILY = Family(
     observed=_observed,
     unused=(r"lm_head\.weight",),
 )
-CHECKPOINTS = ("DFlashDraftModel", "Qwen3DSparkModel")
+CHECKPOINTS = ("DFlash2DraftModel", "DFlashDraftModel", "Qwen3DSparkModel")

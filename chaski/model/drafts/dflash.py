@@ -6,7 +6,8 @@ masks after it. It attends to these keys and to all of its own, and predicts a t
 keys are not kept.
 
 DSpark adds a head that makes each token depend on the one before, and a confidence in each token; see
-`chaski.model.markov_program`.
+`chaski.model.markov_program`. DFlash 2 adds convolutions around attention and feed-forward blocks
+(`chaski.model.drafts.dynamic_conv`) and chooses tokens that fit each other (`chaski.model.selector_program`).
 
 In layers with a window the tokens of a block do not see later ones, as published drafts were trained.
 """
@@ -31,13 +32,15 @@ from chaski.model.architecture import Architecture
 from chaski.model.attached import BlockDraft, Target
 from chaski.model.block_program import BlockProgram
 from chaski.model.config import DecoderConfig, sliding_layers
+from chaski.model.drafts.dynamic_conv import ConvConfig, DynamicConv, TokenBefore
 from chaski.model.input import HiddenStates, Inputs
 from chaski.model.markov_program import MarkovProgram
 from chaski.model.proposing import ProposingCost, token_bytes
+from chaski.model.selector_program import SelectorProgram
 
 ARCHITECTURE = Architecture(
     "dflash",
-    "DFlash and DSpark drafts",
+    "DFlash, DFlash 2 and DSpark drafts",
     reads=("attention.sliding_window", "embedding_scale", "final_logit_softcapping", "logit_scale"),
 )
 
@@ -46,7 +49,6 @@ __all__ = ["Draft"]
 
 _USUAL_BLOCK = 16
 _OTHERS = {
-    "selector_hidden.weight": "the selector and convolutions of DFlash 2",
     "hc_head_fn.weight": "the hyper-connections of DeepSeek V4's DSpark",
 }
 """Tensors of extensions of DFlash, and the extensions that they belong to."""
@@ -91,6 +93,22 @@ class Layer(llama.Layer):
         cache.update(*self.attn.keys_and_values(fused, rope))
 
 
+class ConvolvedLayer(Layer):
+    """A layer of DFlash 2."""
+
+    def __init__(self, config: DecoderConfig, has_sinks: bool, conv: ConvConfig) -> None:
+        super().__init__(config, has_sinks)
+        self.attn_conv = DynamicConv("attn", conv)
+        self.ffn_conv = DynamicConv("ffn", conv)
+
+    def __call__(self, x: Tensor, *context: Any, outputs: Tensor | None) -> Tensor:
+        """`context`: the rope, the cache, and which tokens are before others."""
+        rope, cache, before = context
+        x = x + self.attn_conv.around(self.attn_norm(x), lambda h: self.attn(h, rope, cache), before)
+        x = x + self.ffn_conv.around(self.ffn_norm(x), self.ffn, before)
+        return x if outputs is None else x.rows(outputs)
+
+
 class Encoder(Module):
     """The norm of the fused states."""
 
@@ -124,11 +142,18 @@ class Draft(BlockDraft):
             self.token_ids = self.read_token_ids()
         if "output.weight" in file.tensors:
             self.output = Linear(size, self.num_outputs)
+        self._logit_factor = file.get("dflash.logit_scale", float, 0.0) or 1.0
+        self._softcap = file.get("dflash.final_logit_softcapping", float, 0.0)
         if self._has_markov_head:
             self._add_markov_head()
+        if self._has_selector:
+            self._add_selector()
 
     def _layer(self, index: int) -> Layer:
-        return Layer(self._own, f"blk.{index}.attn_sinks.weight" in self.file.tensors)
+        has_sinks = f"blk.{index}.attn_sinks.weight" in self.file.tensors
+        if self._has_selector:
+            return ConvolvedLayer(self._own, has_sinks, ConvConfig.read(self.file, self.hidden_size))
+        return Layer(self._own, has_sinks)
 
     def layer_kinds(self) -> Sequence[LayerKind]:
         c, file = self._own, self.file
@@ -162,13 +187,17 @@ class Draft(BlockDraft):
     ) -> Tensor:
         x = self.embedded(tokens) * self._embedding_factor
         rope = ops.rope_table(positions, self._rope)
+        more = (TokenBefore.declared(tokens),) if self._has_selector else ()
         for layer, cache in zip(self.blk, caches, strict=True):
-            x = layer(x, rope, cache, outputs=outputs if layer is self.blk[-1] else None)
+            x = layer(x, rope, cache, *more, outputs=outputs if layer is self.blk[-1] else None)
         return self.output_norm(x)
+
+    def block_inputs(self, sizes: Sequence[int]) -> dict[str, Any]:
+        return TokenBefore.values(sizes) if self._has_selector else {}
 
     def logits(self, x: Tensor, most_tokens: int | None) -> Tensor:
         found = super().logits(x, most_tokens)
-        if not self._has_markov_head:
+        if not (self._has_markov_head or self._has_selector):
             return found  # factors and bounds change no order
         found = found if self._logit_factor == 1 else found * self._logit_factor
         return ops.softcap(found, cap=self._softcap) if self._softcap else found
@@ -187,9 +216,19 @@ class Draft(BlockDraft):
         confidence = None if head is None else head(ops.concat([(states, 0, 1), (row, self.hidden_size, 1)]))
         return logits + changed, confidence
 
+    def gates(self, states: Tensor) -> Tensor:
+        """Return the rows of states (n, size) that the selector multiplies (n, rank)."""
+        return self.selector_hidden(states)
+
+    def neighbours(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the selector's rows of tokens before a place and of tokens at it, each (n, rank)."""
+        return self.selector_predecessor(tokens), self.selector_successor(tokens)
+
     def program(
         self, cache: Cache, backend: Backend, size: CacheSize, most_tokens: int | None
     ) -> BlockProgram:
+        if self._has_selector:
+            return SelectorProgram(self, cache, backend, size, most_tokens)
         if self._has_markov_head:
             return MarkovProgram(self, cache, backend, size, most_tokens)
         return super().program(cache, backend, size, most_tokens)
@@ -222,8 +261,23 @@ class Draft(BlockDraft):
         if "conf_proj.weight" in tensors:
             self.conf_proj = Linear(self.hidden_size + rank, 1)
         self.first_predicted = 0 if file.get("dflash.sample_from_anchor", bool, True) else 1
-        self._logit_factor = file.get("dflash.logit_scale", float, 0.0) or 1.0
-        self._softcap = file.get("dflash.final_logit_softcapping", float, 0.0)
+
+    @property
+    def _has_selector(self) -> bool:
+        return "selector_hidden.weight" in self.file.tensors
+
+    def _add_selector(self) -> None:
+        """Declare the tensors of DFlash 2 outside of layers. Raises ModelError for a wrong number."""
+        rank, vocab_size = self.file.get("dflash.selector_rank", int), self.config.vocab_size
+        self.num_candidates = self.file.get("dflash.selector_top_k", int)
+        if not 1 <= self.num_candidates <= self.num_outputs:
+            raise ModelError(
+                f"{self.file.path}: dflash.selector_top_k is {self.num_candidates}; it must be 1 to "
+                f"{self.num_outputs}, the number of logits"
+            )
+        self.selector_hidden = Linear(self.hidden_size, rank)
+        self.selector_predecessor = Embedding(vocab_size, rank)
+        self.selector_successor = Embedding(vocab_size, rank)
 
     def _check(self) -> None:
         """Raise OptionError for a target of other sizes, and ModelError for invalid numbers."""

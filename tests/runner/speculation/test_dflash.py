@@ -68,21 +68,22 @@ def logits(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
         x.graph.output("logits", x)
         return ops.top_k(x, counts, most)
 
-    class Recording(BlockProgram):
-        def _fill(self, requests: Any) -> None:
-            launch = self._plan.launch
+    def filling(self: Any, requests: Any) -> None:
+        launch = self._plan.launch
 
-            def launched(values: Any) -> Any:
-                done = launch(values)
-                found.append(done.rows("logits").copy())
-                return done
+        def launched(values: Any) -> Any:
+            done = launch(values)
+            found.append(done.rows("logits").copy())
+            return done
 
-            self._plan = SimpleNamespace(launch=launched)
-            super()._fill(requests)
-            self._plan = launch.__self__  # type: ignore[attr-defined]
+        self._plan = SimpleNamespace(launch=launched)
+        fill(self, requests)
+        self._plan = launch.__self__
 
-    monkeypatch.setattr("chaski.model.block_program.ops", SimpleNamespace(top_k=top_k))
-    monkeypatch.setattr("chaski.model.attached.BlockProgram", Recording)
+    fill = BlockProgram._fill
+    for module in ("block_program", "selector_program"):
+        monkeypatch.setattr(f"chaski.model.{module}.ops", SimpleNamespace(top_k=top_k))
+    monkeypatch.setattr(BlockProgram, "_fill", filling)
     return found
 
 
@@ -97,7 +98,7 @@ def test_logits_are_those_of_the_definition(
     with chaski.load(path, draft=draft, context=CONTEXT, backend=backend, num_batch=24) as model:
         for place in (1, 9, 40):
             rows = wanted[f"logits_{place}"]
-            assert ask(model, text, place, 99) == rows.argmax(-1).tolist()
+            assert ask(model, text, place, 99) == wanted.get(f"chosen_{place}", rows.argmax(-1)).tolist()
             np.testing.assert_allclose(logits.pop(), rows, atol=1e-3)
 
 
@@ -180,7 +181,54 @@ def test_numbers_that_fit_nothing(
         chaski.load(folder / "qwen3.gguf", draft=draft, context=CONTEXT)
 
 
-@pytest.mark.parametrize("name", ["selector_hidden.weight", "hc_head_fn.weight"])
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"dflash.conv_group_size": 3}, "the second must divide 40"),
+        ({"dflash.conv_kernel_size": 0}, "the first must be positive"),
+        ({"dflash.selector_top_k": 302}, "it must be 1 to 301, the number of logits"),
+    ],
+    ids=str,
+)
+def test_numbers_of_dflash_2_that_fit_nothing(
+    folder: Path, tmp_path: Path, metadata: dict[str, Any], words: str
+) -> None:
+    draft = rewritten(folder / "qwen3-second-draft.gguf", tmp_path / "draft.gguf", metadata)
+    with pytest.raises(ModelError, match=words):
+        chaski.load(folder / "qwen3-second.gguf", draft=draft, context=CONTEXT)
+
+
+def test_a_selector_of_some_tokens_and_blocks_beside_others(folder: Path, tmp_path: Path) -> None:
+    text = expected("qwen3-second")["text"].tolist()
+    with open_gguf(folder / "qwen3-second.gguf") as file:
+        table = np.array(file.tensors["token_embd.weight"].data.view(np.float32)).reshape(301, -1)
+    ids = np.arange(1, 301, 2).astype("<i8")
+    some = rewritten(
+        folder / "qwen3-second-draft.gguf",
+        tmp_path / "some.gguf",
+        {},
+        {
+            "output.weight": (table[ids], QuantType.F32),
+            "d2t": LazyTensor(ids.shape, QuantType.I64, lambda: iter([ids.view(np.uint8)])),
+        },
+    )
+    with chaski.load(folder / "qwen3-second.gguf", draft=some, context=CONTEXT, parallel=3) as model:
+        alone = ask(model, text, 40, 6)
+        assert {token % 2 for token in alone} == {1}
+        model.generate([5, 6, 7, 8], num_predict=1, draft_num_predict=0)
+        lengths = [program_of(model).cache.length(slot) for slot in range(3)]
+        first, other = lengths.index(40), lengths.index(4)
+        row: Any = None
+        together = [
+            ProposalRequest(other, 4, 9, row, 3),
+            ProposalRequest(first, 40, text[40], row, 6),
+        ]
+        program_of(model).propose(together)
+        assert together[1].proposed == alone
+        assert len(together[0].proposed) == 3
+
+
+@pytest.mark.parametrize("name", ["hc_head_fn.weight"])
 def test_what_grew_out_of_it_is_refused_by_name(folder: Path, tmp_path: Path, name: str) -> None:
     more = {name: (np.zeros((4, 40), np.float32), QuantType.F32)}
     draft = rewritten(folder / "qwen3-draft.gguf", tmp_path / "draft.gguf", {}, more)

@@ -26,7 +26,7 @@ from tests.tiers import long_after
 NAMES = ("qwen35", "qwen35moe", "qwen3next")
 MORE = ("own-output", "two-heads")
 DRAFTED = ("qwen3", "gemma3", "gpt-oss", "lfm2", "qwen35 drafted")
-BLOCKS = ("qwen3 blocks", "qwen35 blocks")
+BLOCKS = ("qwen3 blocks", "qwen3-second blocks", "qwen35 blocks")
 ASSISTED = ("gemma4", "gemma4-small")
 OWN = tuple(variant.replace("/", " ") for variant in NEXTN)
 PROMPT = np.random.default_rng(2).integers(5, 60, 70).tolist()
