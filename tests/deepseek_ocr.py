@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of DeepSeek-OCR. Weights follow from their names.
+"""Tiny random checkpoints of DeepSeek-OCR and DeepSeek-OCR 2. Weights follow from their names.
 
 tools/fixtures/make_deepseek_ocr.py makes tests/data/deepseek_ocr.npz.
 """
@@ -19,6 +19,7 @@ __all__ = [
     "FULL",
     "NAMES",
     "PROMPTS",
+    "SECOND",
     "SIZES",
     "STEP",
     "checkpoint",
@@ -62,23 +63,41 @@ _CLIP: dict[str, dict[str, Any]] = {
 _MIDDLE = {"usual": 20, "padded": 12, "odd": 28, FULL: 20}  # channels between the last convolutions
 _SIDES = {"usual": 16, "padded": 16, "odd": 20, FULL: 64}  # patches of the largest view, each way
 _WINDOWS = {"usual": 5, "padded": 14, "odd": 7, FULL: 14}
+_QUERIES: dict[str, dict[str, Any]] = {
+    "second": {"layers": 4, "num_attention_heads": 4, "intermediate_size": 44, "dim": 32},
+    "second-padded": {"layers": 4, "num_attention_heads": 2, "intermediate_size": 28, "dim": 36},
+}
+_TEXT |= {"second": _TEXT["usual"], "second-padded": _TEXT["odd"]}
+_SAM |= {"second": _SAM["usual"], "second-padded": _SAM["padded"]}
+_MIDDLE |= {"second": 20, "second-padded": 12}
+_SIDES |= {"second": 16, "second-padded": 16}
+_WINDOWS |= {"second": 5, "second-padded": 14}
+SECOND = [*_QUERIES]
+"""The checkpoints of DeepSeek-OCR 2."""
 NAMES = [name for name in _TEXT if name != FULL]
 
 
 def tile_of(name: str) -> int:
     """Return the pixels of a tile, each way."""
-    return _SIDES[name] * 5 // 8 * _PATCH
+    return _SIDES[name] * (6 if name in SECOND else 5) // 8 * _PATCH
 
 
 def config_of(name: str) -> dict[str, Any]:
     """Return the configuration of a checkpoint."""
-    rows = _SIDES[name] // 4
-    clip = _CLIP[name] | {"image_size": 14 * rows, "patch_size": 14}
-    sam = _SAM[name] | {"downsample_channels": [_MIDDLE[name], clip["width"]]}
-    vision = {"image_size": _SIDES[name] * _PATCH, "window_size": _WINDOWS[name]}
-    size = _TEXT[name]["hidden_size"]
+    rows, size = _SIDES[name] // 4, _TEXT[name]["hidden_size"]
+    vision: dict[str, Any] = {"image_size": _SIDES[name] * _PATCH, "window_size": _WINDOWS[name]}
+    if name in SECOND:
+        queries = dict(_QUERIES[name])
+        width = read = queries.pop("dim")
+        vision |= queries
+        after = {"qwen2-0-5b": {"dim": width}}
+    else:
+        clip = _CLIP[name] | {"image_size": 14 * rows, "patch_size": 14}
+        width, read = clip["width"], 2 * clip["width"]
+        after = {"clip-l-14-224": clip}
+    sam = _SAM[name] | {"downsample_channels": [_MIDDLE[name], width]}
     return _TEXT[name] | {
-        "architectures": ["DeepseekOCRForCausalLM"],
+        "architectures": ["DeepseekOCR2ForCausalLM" if name in SECOND else "DeepseekOCRForCausalLM"],
         "vocab_size": 304,
         "intermediate_size": 44,
         "moe_intermediate_size": 20,
@@ -94,8 +113,8 @@ def config_of(name: str) -> dict[str, Any]:
         "use_mla": False,
         "qk_rope_head_dim": 0,
         "tie_word_embeddings": False,
-        "projector_config": {"input_dim": 2 * clip["width"], "n_embed": size, "projector_type": "linear"},
-        "vision_config": vision | {"width": {"clip-l-14-224": clip, "sam_vit_b": sam}},
+        "projector_config": {"input_dim": read, "n_embed": size, "projector_type": "linear"},
+        "vision_config": vision | {"width": {**after, "sam_vit_b": sam}},
     }
 
 
@@ -119,7 +138,11 @@ def shapes_of(config: dict[str, Any]) -> dict[str, list[int]]:
         for network, inner in networks.items():
             shapes |= {f"{start}{network}.{part}_proj.weight": [inner, size] for part in ("gate", "up")}
             shapes[f"{start}{network}.down_proj.weight"] = [size, inner]
-    seen = {**_sam_shapes(config["vision_config"]), **_clip_shapes(config["vision_config"])}
+    vision = config["vision_config"]
+    is_second = "qwen2-0-5b" in vision["width"]
+    if is_second:
+        del shapes["model.image_newline"]
+    seen = _sam_shapes(vision) | (_query_shapes(vision) if is_second else _clip_shapes(vision))
     width = config["projector_config"]["input_dim"]
     seen |= {"projector.layers.weight": [size, width], "projector.layers.bias": [size]}
     return shapes | {f"model.{name}": shape for name, shape in seen.items()}
@@ -146,6 +169,26 @@ def _sam_shapes(vision: dict[str, Any]) -> dict[str, list[int]]:
     shapes |= {"neck.0.weight": [_NECK, size, 1, 1], "neck.2.weight": [_NECK, _NECK, 3, 3]}
     shapes |= {"net_2.weight": [middle, _NECK, 3, 3], "net_3.weight": [last, middle, 3, 3]}
     return {f"sam_model.{name}": shape for name, shape in shapes.items()}
+
+
+def _query_shapes(vision: dict[str, Any]) -> dict[str, list[int]]:
+    size, side = vision["width"]["qwen2-0-5b"]["dim"], vision["image_size"] // _PATCH
+    few, inner = 2 * size // vision["num_attention_heads"], vision["intermediate_size"]
+    shapes = {
+        "query_1024.weight": [(side // 4) ** 2, size],
+        "query_768.weight": [(side * 3 // 16) ** 2, size],
+    }
+    shapes["model.model.norm.weight"] = [size]
+    for layer in range(vision["layers"]):
+        start = f"model.model.layers.{layer}."
+        shapes |= {f"{start}{each}_layernorm.weight": [size] for each in ("input", "post_attention")}
+        for letter, rows in (("q", size), ("k", few), ("v", few)):
+            shapes[f"{start}self_attn.{letter}_proj.weight"] = [rows, size]
+            shapes[f"{start}self_attn.{letter}_proj.bias"] = [rows]
+        shapes[f"{start}self_attn.o_proj.weight"] = [size, size]
+        shapes |= {f"{start}mlp.{each}_proj.weight": [inner, size] for each in ("gate", "up")}
+        shapes[f"{start}mlp.down_proj.weight"] = [size, inner]
+    return {f"qwen2_model.{name}": shape for name, shape in shapes.items()}
 
 
 def _clip_shapes(vision: dict[str, Any]) -> dict[str, list[int]]:

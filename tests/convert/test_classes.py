@@ -19,7 +19,7 @@ _DRAFT = (
 LEFT_OUT = {
     **dict.fromkeys(
         (
-            *("DFlash2DraftModel", "DSparkDraftModel", "DSparkSpeculator", "DeepseekV4DSparkModel"),
+            *("DSparkDraftModel", "DSparkSpeculator", "DeepseekV4DSparkModel"),
             *("Gemma4DSparkModel", "Lfm2DSparkDraftModel", "LingDSparkModel", "MuseGlimmerAssistantModel"),
         ),
         _DRAFT,

@@ -14,7 +14,7 @@ from chaski.convert.metadata import Metadata, common_metadata, rope
 from chaski.convert.tensors import Mapped
 
 # Sizes that the published code states instead of the configuration.
-_PATCH, _NECK, _GROWTH, _WINDOW = 16, 256, 4, 14
+PATCH, _NECK, _GROWTH, _WINDOW = 16, 256, 4, 14
 _TILES = 2, 9
 _HALF = (0.5, 0.5, 0.5)
 
@@ -42,21 +42,14 @@ def _parts(config: Config) -> tuple[Config, Config]:
     return widths.part("sam_vit_b"), widths.part("clip-l-14-224")
 
 
-def _sizes(config: Config) -> Metadata:
-    vision, (sam, clip) = config.part("vision_config"), _parts(config)
+def sizes_of_sam(config: Config, sam: Config) -> Metadata:
+    """Return the keys of SAM, and others that all encoders after it have."""
+    vision = config.part("vision_config")
     return {
-        "projector_type": "deepseekocr",
         "vision.projection_dim": config.get("hidden_size", int),
-        "vision.image_size": clip.get("image_size", int),
-        "vision.patch_size": clip.get("patch_size", int),
-        "vision.embedding_length": clip.get("width", int),
-        "vision.feed_forward_length": 4 * clip.get("heads", int),  # as in llama.cpp; its code has 4 widths
-        "vision.block_count": clip.count("layers"),
-        "vision.attention.head_count": clip.get("heads", int),
         "vision.attention.layer_norm_epsilon": vision.get("layer_norm_eps", float, 1e-6),
         "vision.window_size": vision.get("window_size", int, _WINDOW),
         "vision.preproc_min_tiles": _TILES[0],
-        "vision.preproc_max_tiles": _TILES[1],
         "vision.sam.block_count": sam.count("layers"),
         "vision.sam.embedding_length": sam.get("width", int),
         "vision.sam.head_count": sam.get("heads", int),
@@ -65,9 +58,23 @@ def _sizes(config: Config) -> Metadata:
     }
 
 
+def _sizes(config: Config) -> Metadata:
+    sam, clip = _parts(config)
+    return sizes_of_sam(config, sam) | {
+        "projector_type": "deepseekocr",
+        "vision.image_size": clip.get("image_size", int),
+        "vision.patch_size": clip.get("patch_size", int),
+        "vision.embedding_length": clip.get("width", int),
+        "vision.feed_forward_length": 4 * clip.get("heads", int),  # as in llama.cpp; its code has 4 widths
+        "vision.block_count": clip.count("layers"),
+        "vision.attention.head_count": clip.get("heads", int),
+        "vision.preproc_max_tiles": _TILES[1],
+    }
+
+
 def vision_tensors(config: Config) -> Iterator[Mapped]:
     sam, clip = _parts(config)
-    yield from _sam(config, sam)
+    yield from sam_tensors(config, sam)
     yield from _clip(clip)
     out, size = config.get("hidden_size", int), clip.get("width", int)
     yield from both("mm.model.fc", "projector.layers", (out, 2 * size))
@@ -75,12 +82,12 @@ def vision_tensors(config: Config) -> Iterator[Mapped]:
     yield Mapped("v.view_seperator", (1, out), ("view_seperator",), (out,))
 
 
-def _sam(config: Config, sam: Config) -> Iterator[Mapped]:
+def sam_tensors(config: Config, sam: Config) -> Iterator[Mapped]:
     size, heads, vision = sam.get("width", int), sam.get("heads", int), config.part("vision_config")
-    side = vision.get("image_size", int) // _PATCH
+    side = vision.get("image_size", int) // PATCH
     window = vision.get("window_size", int, _WINDOW)
     source, name = "sam_model", "v.sam"
-    yield from both(f"{name}.patch_embd", f"{source}.patch_embed.proj", (size, COLORS, _PATCH, _PATCH))
+    yield from both(f"{name}.patch_embd", f"{source}.patch_embed.proj", (size, COLORS, PATCH, PATCH))
     yield Mapped(f"{name}.pos_embd.weight", (1, side, side, size), (f"{source}.pos_embed",))
     shapes = (
         ("pre_ln", "norm1", (size,)),
@@ -135,7 +142,7 @@ def _clip(clip: Config) -> Iterator[Mapped]:
 
 
 _ENCODER = (r"(sam_model|vision_model|projector)\..*", "image_newline", "view_seperator")
-_DEFAULTS = {"rms_norm_eps": 1e-6, "use_mla": True}
+DEFAULTS = {"rms_norm_eps": 1e-6, "use_mla": True}
 VISION = VisionFamily(_sizes, _sizes, vision_tensors, {})
-FAMILY = derived_family("deepseek2-ocr", metadata, unused=_ENCODER, vision=VISION, defaults=_DEFAULTS)
+FAMILY = derived_family("deepseek2-ocr", metadata, unused=_ENCODER, vision=VISION, defaults=DEFAULTS)
 CHECKPOINTS = ("DeepseekOCRForCausalLM",)

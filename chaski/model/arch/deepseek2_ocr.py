@@ -1,4 +1,4 @@
-"""DeepSeek-OCR (Wei et al. 2025): DeepSeek MoE with NeoX pairs, and a rope that no file scales."""
+"""DeepSeek-OCR (Wei et al. 2025, 2026): DeepSeek MoE with NeoX pairs, and a rope that no file scales."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaski.model.architecture import Architecture
 
 ARCHITECTURE = Architecture(
     "deepseek2-ocr",
-    "DeepSeek-OCR",
+    "DeepSeek-OCR, DeepSeek-OCR 2",
     reads=("leading_dense_block_count",),
 )
 

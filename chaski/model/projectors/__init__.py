@@ -16,6 +16,7 @@ __all__ = ["PROJECTORS", "WITH_COORDINATES", "read_vision"]
 
 PROJECTORS = {
     "deepseekocr": "deepseekocr.vision",
+    "deepseekocr2": "deepseekocr.queries",
     "idefics3": "idefics3",
     "internvl": "internvl",
     "kimik25": "moonvit.kimik25",

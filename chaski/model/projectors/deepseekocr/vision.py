@@ -58,7 +58,7 @@ class VisionConfig(Struct, frozen=True, kw_only=True):
             num_layers=file.get(f"{prefix}.block_count", int),
             num_heads=file.get(f"{prefix}.attention.head_count", int),
             normal=read_normal(file, HALF),
-            counts=_tile_counts(file),
+            counts=tile_counts(file, _MOST_TILES),
         )
         places = shape_of(file, "v.position_embd.weight", 2)[0]
         if found.hidden_size != found.sam.channels[2] or places != 1 + found.rows**2 or found.tile < 1:
@@ -83,10 +83,11 @@ class VisionConfig(Struct, frozen=True, kw_only=True):
         return FurtherAttention(_CLIP, 1 + self.rows**2, KVShape(self.num_heads, size, size))
 
 
-def _tile_counts(file: GGUFFile) -> range:
+def tile_counts(file: GGUFFile, usual_most: int) -> range:
+    """Return how many tiles an image may have. Raises ModelError for invalid numbers."""
     prefix = f"{file.architecture}.vision.preproc"
     least = file.get(f"{prefix}_min_tiles", int, _LEAST_TILES)
-    most = file.get(f"{prefix}_max_tiles", int, _MOST_TILES)
+    most = file.get(f"{prefix}_max_tiles", int, usual_most)
     if not 1 <= least <= most <= _TOO_MANY:
         raise ModelError(
             f"{file.path}: an image is cut into {least} to {most} tiles; both must be from 1 to {_TOO_MANY}"
