@@ -18,10 +18,7 @@ _DRAFT = (
 )
 LEFT_OUT = {
     **dict.fromkeys(
-        (
-            *("DSparkDraftModel", "DSparkSpeculator", "DeepseekV4DSparkModel"),
-            *("Gemma4DSparkModel", "Lfm2DSparkDraftModel", "LingDSparkModel", "MuseGlimmerAssistantModel"),
-        ),
+        (*("DSparkSpeculator", "DeepseekV4DSparkModel", "Gemma4DSparkModel", "MuseGlimmerAssistantModel"),),
         _DRAFT,
     ),
     "GrokForCausalLM": "the names of its tensors are those of a checkpoint that is not published any more",

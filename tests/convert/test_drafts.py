@@ -19,6 +19,7 @@ from chaski.cli.convert import command
 from chaski.convert.convert import convert
 from chaski.errors import ModelError, ModelNotFoundError
 from chaski.formats.gguf import open_gguf
+from chaski.formats.safetensors import open_checkpoint
 from tests.drafts import DRAFTS, EAGLE3, TARGETS
 
 OURS = {"tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token"}
@@ -98,6 +99,24 @@ def test_a_draft_needs_its_target_and_others_have_none(tmp_path: Path) -> None:
     folder = changed(tmp_path / "none", {"dflash_config": {"mask_token_id": 3}})
     with pytest.raises(ModelError, match="'target_layer_ids'"):
         convert(folder, tmp_path / "draft.gguf", target=TARGETS["qwen3"])
+
+
+def test_a_rope_of_neighbours_becomes_one_of_halves(tmp_path: Path) -> None:
+    """The order is that of llama.cpp's converter for `DFlashDraftModel`."""
+    places = [*range(0, 20, 2), *range(1, 20, 2)]  # heads have 20 elements
+    stored = {name: each.data for name, each in open_checkpoint(DRAFTS / "qwen3").items()}
+    folder = changed(tmp_path / "draft", {"rope_is_neox_style": False})
+    convert(folder, tmp_path / "draft.gguf", "BF16", target=TARGETS["qwen3"])
+    with open_gguf(tmp_path / "draft.gguf") as file:
+        for name, heads in (("q_proj", 3), ("k_proj", 1), ("v_proj", 1)):
+            source = np.asarray(stored[f"layers.1.self_attn.{name}.weight"]).view(np.uint16)
+            rows = source.reshape(heads, 20, 40)
+            wanted = rows if name == "v_proj" else rows[:, places]
+            found = file.tensors[f"blk.1.attn_{name[0]}.weight"].data.view(np.uint16)
+            np.testing.assert_array_equal(found.reshape(heads, 20, 40), wanted)
+        norm = np.asarray(stored["layers.1.self_attn.q_norm.weight"]).view(np.uint16)[places]
+        found = file.tensors["blk.1.attn_q_norm.weight"].data.view(np.uint32)
+        np.testing.assert_array_equal(found, norm.astype(np.uint32) << 16)
 
 
 def test_an_eagle3_draft_says_which_layers_it_reads(tmp_path: Path) -> None:

@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
 from chaski.convert.config import Config
 from chaski.convert.families.qwen3 import normed_attention
 from chaski.convert.family import Family, Row, feed_forward, in_layers
@@ -20,11 +23,11 @@ from chaski.convert.tensors import Mapped, Planned
 from chaski.errors import ModelError
 
 _USUAL_BLOCK = 16
+_DSPARK = ("DSparkDraftModel", "Lfm2DSparkDraftModel", "LingDSparkModel", "Qwen3DSparkModel")
 
 
 def metadata(config: Config) -> Metadata:
     config.expect("hidden_act", "silu")
-    config.expect("rope_is_neox_style", True)
     own = config.part("dflash_config")
     entries = common_metadata(config) | {
         "context_length": config.get("max_position_embeddings", int),
@@ -57,7 +60,7 @@ def metadata(config: Config) -> Metadata:
 
 
 def _is_dspark(config: Config) -> bool:
-    return "Qwen3DSparkModel" in config.list("architectures", str)
+    return not {*_DSPARK}.isdisjoint(config.list("architectures", str))
 
 
 def _has_selector(config: Config) -> bool:
@@ -103,11 +106,23 @@ def tensors(config: Config, names: Set[str]) -> Iterator[Planned]:
     yield Mapped("output_norm.weight", (hidden,), ("norm.weight",))
     if _is_dspark(config):
         yield from _markov_head(config, names)
-    rows = [*normed_attention(config), *feed_forward(config, config.get("intermediate_size", int))]
+    rows = [*_attention(config), *feed_forward(config, config.get("intermediate_size", int))]
     if _has_selector(config):
         yield from _selector(config)
         rows += _convolutions(config)
     yield from in_layers(config, rows)
+
+
+def _attention(config: Config) -> Iterator[Row]:
+    """Yield attention; the pairs of a rope that turns neighbours become those of two halves."""
+    size, is_neox = head_size(config), config.get("rope_is_neox_style", bool, True)
+
+    def in_halves(values: NDArray[Any]) -> NDArray[Any]:
+        return values.reshape(-1, size // 2, 2, *values.shape[1:]).swapaxes(1, 2)
+
+    for row in normed_attention(config):
+        is_turned = row.name.startswith(("attn_q", "attn_k"))
+        yield row if is_neox or not is_turned else replace(row, arrange=in_halves)
 
 
 def _selector(config: Config) -> Iterator[Planned]:
@@ -153,4 +168,4 @@ FAMILY = Family(
     observed=_observed,
     unused=(r"lm_head\.weight",),
 )
-CHECKPOINTS = ("DFlash2DraftModel", "DFlashDraftModel", "Qwen3DSparkModel")
+CHECKPOINTS = ("DFlash2DraftModel", "DFlashDraftModel", *_DSPARK)

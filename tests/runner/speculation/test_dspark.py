@@ -94,11 +94,12 @@ def test_a_proposal_ends_where_more_tokens_do_not_pay() -> None:
     assert paying([0.5, 0.999, 0.999]) == 3
 
 
-def test_a_checkpoint_is_converted(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["Qwen3DSparkModel", "DSparkDraftModel", "Lfm2DSparkDraftModel"])
+def test_a_checkpoint_is_converted(folder: Path, tmp_path: Path, kind: str) -> None:
     heads = write_dspark(folder / "dflash.gguf", folder / "made.gguf", from_anchor=True)
     config = json.loads((DRAFTS / "qwen3" / "config.json").read_text())
     config |= config.pop("dflash_config")
-    config |= {"architectures": ["Qwen3DSparkModel"], "markov_rank": 6, "markov_head_type": "vanilla"}
+    config |= {"architectures": [kind], "markov_rank": 6, "markov_head_type": "vanilla"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     names = {"markov_w1": "markov_head.markov_w1", "markov_w2": "markov_head.markov_w2"}
     tensors = {
