@@ -37,6 +37,7 @@ class WeightFile {
 
    private:
     const int descriptor_;
+    const std::int64_t request_bytes_;  // the longest request to read ahead that the system does not cut
     mutable std::atomic<int> error_{0};
 };
 

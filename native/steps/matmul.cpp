@@ -18,7 +18,8 @@ std::int64_t panels_at_once(const OwnedMatrix& weight) {
     return std::clamp(fitting, interleaved, kMost);
 }
 
-// While a thread computes panels of a matrix that is in its file, the disk reads this many times as many.
+// While a thread computes panels of a matrix that is in its file, the disk reads this many times as many in
+// one request.
 constexpr std::int64_t kStepsAhead = 16;
 
 // Room for panels in the layout of the file, and packed.
@@ -67,13 +68,16 @@ void Multiplier::operator()(const OwnedMatrix& weight, std::int64_t panel_begin,
     const Matrix& m = weight.matrix;
     if (weight.is_laid_out()) return multiply(m, panel_begin, panel_end, x, n, out, scratch, turn_);
     const std::int64_t step = panels_at_once(weight);
-    const std::int64_t ahead = weight.origin->is_streamed ? step * kStepsAhead : 0;
+    const bool is_streamed = weight.origin->is_streamed;
+    const std::int64_t ahead = step * kStepsAhead;
     if (panel_begin == 0) read_following(weight);
-    read_panels_ahead(weight, panel_begin, std::min(panel_begin + ahead, panel_end));
+    if (is_streamed) read_panels_ahead(weight, panel_begin, std::min(panel_begin + ahead, panel_end));
     const Reading room(weight, step, scratch + kernel_bytes(kernels_, m, n));
     for (std::int64_t begin = panel_begin; begin < panel_end; begin += step) {
         const std::int64_t end = std::min(begin + step, panel_end), row = kLanes * begin;
-        if (ahead > 0) read_panels_ahead(weight, begin + ahead, std::min(end + ahead, panel_end));
+        if (is_streamed && (begin - panel_begin) % ahead == 0) {
+            read_panels_ahead(weight, begin + ahead, std::min(begin + 2 * ahead, panel_end));
+        }
         if (!read_panels(kernels_, weight, begin, end, room.rows, room.panels)) return;
         const Matrix part{m.type, std::min(kLanes * end, m.rows) - row, m.k, room.panels};
         const Output behind{out.y + row, out.y_stride, out.bias == nullptr ? nullptr : out.bias + row,

@@ -23,9 +23,9 @@ _TABLES = ("token_embd.weight", "per_layer_token_embd.weight")
 _OUTPUT = "output.weight"
 # Fewer bytes than these never stay free: Python and the system's cache of programs need some.
 _LEAST_SPARE = 96 << 20
-# The share of the spare memory that the system may fill with the next matrices. With half of it, some were
+# The share of the spare memory that the system may fill with the next matrices. With half of 50 MB, some were
 # dropped before they were read.
-_AHEAD = 0.1
+_AHEAD = 0.3
 # Seconds between two looks at the free memory, and bytes that come into memory after a look.
 _LOOK = 1.0
 _STEP = 64 << 20
