@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -112,18 +112,33 @@ void pack_all(ThreadPool& pool, const Kernels& kernels, const std::vector<OwnedM
     if (int code = error.load(); code != 0) throw std::runtime_error(std::strerror(code));
 }
 
+// Returns the number in a file of the system; nothing if there is none. Not by a stream, whose code in a
+// static C++ library would need a newer C library than the wheel asks for.
+[[maybe_unused]] std::optional<std::int64_t> number_in(const std::string& path) {
+    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return std::nullopt;
+    std::array<char, 32> text;
+    const ssize_t size = pread(descriptor, text.data(), text.size(), 0);
+    close(descriptor);
+    std::int64_t number = 0;
+    if (size <= 0 || std::from_chars(text.data(), text.data() + size, number).ec != std::errc()) {
+        return std::nullopt;
+    }
+    return number;
+}
+
 // The system reads only the beginning of a request that is longer than the disk takes at once. Disks that
 // limit the number of requests, as of many virtual machines, are faster with long ones.
 std::int64_t request_bytes_of([[maybe_unused]] int descriptor) {
     std::int64_t kibibytes = 512;
 #ifdef __linux__
     struct stat state;
-    if (fstat(descriptor, &state) != 0) return kibibytes << 10;
-    const std::string device =
-        "/sys/dev/block/" + std::to_string(major(state.st_dev)) + ":" + std::to_string(minor(state.st_dev));
-    for (const char* queue : {"/queue", "/../queue"}) {  // of a disk, or of the disk of a partition
-        std::ifstream limit(device + queue + "/max_sectors_kb");
-        if (limit >> kibibytes) break;
+    if (fstat(descriptor, &state) == 0) {
+        const std::string device = "/sys/dev/block/" + std::to_string(major(state.st_dev)) + ":" +
+                                   std::to_string(minor(state.st_dev));
+        for (const char* queue : {"/queue", "/../queue"}) {  // of a disk, or of the disk of a partition
+            kibibytes = number_in(device + queue + "/max_sectors_kb").value_or(kibibytes);
+        }
     }
 #endif
     return std::clamp<std::int64_t>(kibibytes, 128, 4096) << 10;
