@@ -18,9 +18,6 @@ from chaski.ml.machine import available_memory, spare_memory
 
 __all__ = ["PartlyLoaded", "spread"]
 
-# Tables of which a token reads one row.
-_TABLES = ("token_embd.weight", "per_layer_token_embd.weight")
-_OUTPUT = "output.weight"
 # Fewer bytes than these never stay free: Python and the system's cache of programs need some.
 _LEAST_SPARE = 96 << 20
 # The share of the spare memory that the system may fill with the next matrices. With half of 50 MB, some were
@@ -37,15 +34,11 @@ def spread(weights: Iterable[tuple[Weight, TensorInfo]]) -> list[tuple[Weight, T
     Tables of which a token reads one row come last.
     """
     pairs = list(weights)
-    has_output = any(weight.name == _OUTPUT for weight, _ in pairs)
-
-    def is_table(pair: tuple[Weight, TensorInfo]) -> bool:
-        return pair[0].name == _TABLES[1] or (has_output and pair[0].name == _TABLES[0])
-
-    used = [pair for pair in pairs if not is_table(pair)]
+    tables = _tables([weight.name for weight, _ in pairs])
+    used = [pair for pair in pairs if pair[0].name not in tables]
     bits = max(1, (len(used) - 1).bit_length())
     numbers = sorted(range(len(used)), key=lambda number: int(f"{number:0{bits}b}"[::-1], 2))
-    return [*(used[number] for number in numbers), *filter(is_table, pairs)]
+    return [*(used[number] for number in numbers), *(pair for pair in pairs if pair[0].name in tables)]
 
 
 class PartlyLoaded:
@@ -61,8 +54,7 @@ class PartlyLoaded:
         self._sizes = [_size(matrix) for matrix in matrices]
         places = {name: place for place, name in enumerate(names)}
         by_place = sorted(range(len(matrices)), key=lambda number: places[matrices[number].weight.name])
-        has_output = _OUTPUT in places
-        tables = (_TABLES[1], *([_TABLES[0]] if has_output else []))
+        tables = _tables(names)
         self._pass = [number for number in by_place if matrices[number].weight.name not in tables]
         self._looked = monotonic()
 
@@ -81,7 +73,7 @@ class PartlyLoaded:
         return self.fill(available_memory() - _spare() - others)
 
     def fill(self, room: int) -> Sequence[StoredMatrix]:
-        """Return the matrices to lay out in so many more bytes of memory. They count as laid out."""
+        """Return the matrices to lay out in `room` more bytes of memory. They count as laid out."""
         first = self.count
         while self.count < len(self._pass) and self._sizes[self.count] <= room:
             room -= self._sizes[self.count]
@@ -118,6 +110,11 @@ class PartlyLoaded:
             more = self.fill(min(_STEP, free - spare))
         self.read_ahead()
         return more
+
+
+def _tables(names: Sequence[str]) -> Sequence[str]:
+    """Return the names of tables of which a token reads one row. Embeddings may be the output too."""
+    return ("per_layer_token_embd.weight", *(["token_embd.weight"] if "output.weight" in names else []))
 
 
 def _spare() -> int:
