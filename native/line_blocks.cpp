@@ -77,7 +77,7 @@ std::uint8_t* pack_multiples(const std::uint8_t* scales, const std::uint8_t* min
     return out + 12;
 }
 
-// Of scales and of minimums: one number for each block, or for each sub-block of a group.
+// One number for each block or for each sub-block of a group: a scale or a minimum.
 struct Units {
     float of[2][kGroup];
 };
