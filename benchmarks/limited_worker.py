@@ -2,10 +2,10 @@
 
     python benchmarks/limited_worker.py chaski MODEL --prompt 32 --generate 64 --batch 1
 
-It prints one line of JSON with the rates of every repeat, and with the bytes that the process read from the
-disk in the measured time. llama.cpp runs through xllamacpp, from its mapped file and without repacked
-weights, which would take memory. Prompts are random, and both engines sample tokens at a high temperature,
-so that an answer does not repeat itself and with it the choice of experts.
+It prints one line of JSON with the rates of every repeat, the bytes that the process read from the disk in
+the measured time, and its private memory afterwards. llama.cpp runs through xllamacpp, from its mapped file
+and without repacked weights, which would take memory. Prompts are random, and both engines sample tokens at a
+high temperature, so that an answer does not repeat itself and with it the choice of experts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ Run = Callable[[Sequence[Sequence[int]], int], Sequence[Times]]
 def _chaski(arguments: argparse.Namespace) -> Run:
     chaski = importlib.import_module("chaski")
     model = chaski.load(
-        arguments.model, threads=arguments.threads, context=_context(arguments), parallel=arguments.batch
+        arguments.model,
+        threads=arguments.threads,
+        context=_context(arguments),
+        parallel=arguments.batch,
+        prompt_cache=False,
     )
     model.wait_loaded()
 
@@ -100,6 +104,7 @@ def _measure(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
         "decode_tokens_per_second": decode,
         "read_bytes": read,
         "seconds": seconds,
+        "resident_bytes": _resident_bytes(),
     }
 
 
@@ -116,6 +121,13 @@ def _read_bytes() -> int:
     """Return the bytes that this process has read from disks so far, those of mapped files included."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
+
+
+def _resident_bytes() -> int:
+    """Return the bytes of this process in memory, without pages of files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = [int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:"))]
+    return 1024 * sum(found)
 
 
 def _arguments() -> argparse.Namespace:

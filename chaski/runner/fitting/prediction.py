@@ -32,7 +32,9 @@ _STEPS, _STEPS_OF_EXPERTS, _STEPS_OUTSIDE = 11, 15, 6
 # Bytes that all operations between products read and write for each element of a token's row in a layer.
 _PASSED_BYTES = 60
 # Seconds of the caller between two batches.
-_BETWEEN = 1.5e-4
+_BETWEEN = 5e-4
+# Attention of single tokens multiplies at this share of its rate in a prompt, where queries share keys.
+_SINGLE = 0.5
 # Rows that go from one device to another and back take so long to begin.
 _TRANSFER = 3e-5
 
@@ -138,9 +140,8 @@ def _context_seconds(context: ContextWork, rates: DeviceRates, tokens: int, hist
         return tokens * context.num_bytes * 2 / rates.cells
     seen = tokens * context.seen(history)
     # Queries of a prompt share the keys that they read, and a batch of several sequences shares none.
-    return seen * max(
-        context.num_bytes / rates.cells / (BATCH if tokens >= BATCH else 1), context.products / rates.scores
-    )
+    shared, share = (BATCH, 1.0) if tokens >= BATCH else (1, _SINGLE)
+    return seen * max(context.num_bytes / rates.cells / shared, context.products / rates.scores / share)
 
 
 def _slowest(rates: DeviceRates) -> ProductRates:
