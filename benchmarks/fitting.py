@@ -5,7 +5,7 @@
 
 In each round `chaski fit` predicts in one process, and another one loads the model, reads a prompt of 512
 tokens and generates 64. Rates that `chaski fit` remembers are forgotten before each round. Medians count.
-The measured memory is the private memory of the process, of which the interpreter has about 60 MB.
+The measured memory is the private memory that the process has more than before loading.
 `--memory` limits it to so many MiB by a control group (as root).
 """
 
@@ -63,7 +63,7 @@ def _measured(model: Path, threads: int, memory: int | None) -> dict[str, _Round
         "prompt, tok/s": _Round(plan["prefill_tokens_per_second"], max(done["prefill_tokens_per_second"])),
         "answer, tok/s": _Round(plan["decode_tokens_per_second"], max(done["decode_tokens_per_second"])),
         "memory, MB": _Round(
-            (held["weights"] + held["caches"] + held["working"]) / 1e6, done["resident_bytes"] / 1e6
+            (held["weights"] + held["caches"] + held["working"]) / 1e6, done["memory_bytes"] / 1e6
         ),
     }
 

@@ -3,7 +3,7 @@
     python benchmarks/limited_worker.py chaski MODEL --prompt 32 --generate 64 --batch 1
 
 It prints one line of JSON with the rates of every repeat, the bytes that the process read from the disk in
-the measured time, and its private memory afterwards. llama.cpp runs through xllamacpp, from its mapped file
+the measured time, and the private memory that it took. llama.cpp runs through xllamacpp, from its mapped file
 and without repacked weights, which would take memory. Prompts are random, and both engines sample tokens at a
 high temperature, so that an answer does not repeat itself and with it the choice of experts.
 """
@@ -84,9 +84,13 @@ def _llama_cpp(arguments: argparse.Namespace) -> Run:
 
 
 ENGINES = {"chaski": _chaski, "llama.cpp": _llama_cpp}
+_MODULES = {"chaski": "chaski", "llama.cpp": "xllamacpp"}
 
 
-def _measure(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    importlib.import_module(_MODULES[arguments.engine])
+    without = _private_bytes()
+    run = ENGINES[arguments.engine](arguments)
     generator = random.Random(arguments.prompt)
     prefill, decode, read, seconds = [], [], [], []
     for _ in range(arguments.repeat):
@@ -104,7 +108,7 @@ def _measure(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
         "decode_tokens_per_second": decode,
         "read_bytes": read,
         "seconds": seconds,
-        "resident_bytes": _resident_bytes(),
+        "memory_bytes": _private_bytes() - without,
     }
 
 
@@ -123,7 +127,7 @@ def _read_bytes() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 
 
-def _resident_bytes() -> int:
+def _private_bytes() -> int:
     """Return the bytes of this process in memory, without pages of files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     found = [int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:"))]
@@ -142,7 +146,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure once and print the result."""
     arguments = _arguments()
-    print(json.dumps(_measure(ENGINES[arguments.engine](arguments), arguments)), flush=True)
+    print(json.dumps(_measure(arguments)), flush=True)
 
 
 if __name__ == "__main__":

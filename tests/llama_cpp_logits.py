@@ -3,7 +3,8 @@
 As a program, `python -m tests.llama_cpp_logits FILE`, it reads JSON from standard input and writes an answer:
 {"answers": [[prompt, answer], ...]} for the most likely token at the place of each token of the answers;
 {"scored": [[ids], ...], "first": i} for the surprisal of each token from i on; {"logits": [[ids], ...],
-"file": path} for the logits after each token of sequences of one length, which it writes to the file.
+"file": path, "first": i, "kv_type": type} for the logits after each token from i on, of sequences of one
+length, which it writes to the file.
 
 The structures that the interface takes by value are longer here than there, which does no harm to the last
 argument of a function. So only the first fields, which are set here, must have their places.
@@ -25,7 +26,8 @@ import numpy as np
 THREADS = 1  # several threads wait for each other in a loop, also for one that has no core
 _LONGER_THAN_ANY = 1024
 _UNSET = 0xFFFFFFFF
-_F16 = 1  # the type of keys, and after it that of values
+_KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
+"""Numbers of types, of keys and after it of values."""
 
 
 class _Parameters(ctypes.Structure):
@@ -64,10 +66,10 @@ def library() -> ctypes.CDLL:
 class Logits:
     """A model in llama.cpp, with one sequence of up to `context` tokens.
 
-    in_float32: keys and values are stored in float32 instead of float16.
+    kv_type: the type of keys and values, one of `_KV_TYPES`
     """
 
-    def __init__(self, path: Path, context: int, in_float32: bool = False) -> None:
+    def __init__(self, path: Path, context: int, kv_type: str = "f16") -> None:
         self._library = library()
         call = self._library
         call.llama_backend_init()
@@ -75,10 +77,10 @@ class Logits:
         assert model, f"llama.cpp cannot load {path}"
         parameters = call.llama_context_default_params()
         parameters.numbers[0] = parameters.numbers[1] = parameters.numbers[2] = context
-        if in_float32:
-            numbers = list(parameters.numbers)
-            (place,) = (at for at in range(8, 64) if numbers[at : at + 2] == [_F16, _F16])
-            parameters.numbers[place] = parameters.numbers[place + 1] = 0
+        numbers = list(parameters.numbers)
+        (place,) = (at for at in range(8, 64) if numbers[at : at + 2] == [_KV_TYPES["f16"]] * 2)
+        parameters.numbers[place] = parameters.numbers[place + 1] = _KV_TYPES[kv_type]
+        if kv_type == "f32":
             # Four settings in sequence are -1: the last one lets llama.cpp decide about fused attention,
             # which rounds to float16.
             (place,) = (at for at in range(4, 64) if numbers[at : at + 4] == [_UNSET] * 4)
@@ -154,10 +156,10 @@ def answer(path: Path, asked: dict[str, Any]) -> Any:
         model = Logits(path, max(len(prompt) + len(answer) for prompt, answer in asked["answers"]))
         return [likeliest(model, prompt, answer) for prompt, answer in asked["answers"]]
     if "logits" in asked:
-        model, rows = Logits(path, len(asked["logits"][0])), []
+        model, rows = Logits(path, len(asked["logits"][0]), asked.get("kv_type", "f16")), []
         for ids in asked["logits"]:
             model.begin()
-            rows.append(model.after(ids, 0))
+            rows.append(model.after(ids, asked.get("first", 0)))
         np.save(asked["file"], rows)
         return None
     model = Logits(path, max(map(len, asked["scored"])))
