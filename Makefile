@@ -33,6 +33,7 @@ export PIP_USER := 0
 
 .PHONY: run test coverage test-slow test-web test-aarch64 web check-web format-web lint format types native bench docs links
 .PHONY: guide test-gpu test-emulated gpu-packages test-avx-vnni wheel test-debian test-container sdist sbom clean
+.PHONY: reproduce lock audit
 
 run: .venv/installed
 	$(BIN)/chaski demo --verbose < /dev/null
@@ -155,7 +156,8 @@ links: .venv/documenting
 	$(BIN)/python -m sphinx --builder linkcheck docs build/links
 
 # Builds and checks a wheel for this Python. It installs without a compiler and runs with glibc 2.28 or newer.
-# It takes the objects that `.venv/developing` compiled.
+# It takes the objects that `.venv/developing` compiled. Its files have the time of the last commit.
+wheel: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2> /dev/null || stat -c %Y pyproject.toml)
 wheel: .venv/packaging
 	@echo "building a wheel for this Python, which takes a few minutes"
 	rm -rf build/wheels dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl && mkdir -p dist
@@ -170,6 +172,30 @@ wheel: .venv/packaging
 		echo "  chaski-env/bin/pip install $$wheel"; \
 		echo "  chaski-env/bin/chaski demo"; \
 	done
+
+# Builds the wheel of the last commit once more, in another folder, and fails if one byte differs.
+reproduce: wheel
+	rm -rf build/again && git clone --quiet . build/again
+	$(MAKE) --directory build/again wheel
+	cmp dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl build/again/dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
+	sha256sum dist/chaski_llm-*-$(WHEEL_PYTHON)-*.whl
+	rm -rf build/again
+
+# Pins the newest packages that releases are built with, and those that a user installs, with their digests.
+LOCKED := .github/requirements
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock"
+lock: .venv/building
+	$(PIP) install uv
+	$(LOCK) $(LOCKED)/build.in --output-file $(LOCKED)/build.txt
+	$(LOCK) $(LOCKED)/release.in --output-file $(LOCKED)/release.txt
+	$(LOCK) pyproject.toml --extra all --output-file $(LOCKED)/installed.txt
+
+# Fails if a pinned package has a known vulnerability. Needs the network.
+audit: .venv/building
+	$(PIP) install pip-audit
+	$(BIN)/pip-audit --disable-pip --requirement $(LOCKED)/release.txt
+	$(BIN)/pip-audit --disable-pip --requirement $(LOCKED)/installed.txt
 
 # Installs the wheel in a fresh Debian 12 as a user would; takes a minute. Needs root and debootstrap; without
 # them, prints a message and skips the test.
