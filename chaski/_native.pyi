@@ -617,7 +617,28 @@ class Plan:
         groups: int,
         y: int,
     ) -> None: ...
-    def group_by_expert(self, dim: int, experts: int, count: int, routes: int, y: int) -> None: ...
+    def group_by_expert(
+        self,
+        dim: int,
+        experts: int,
+        count: int,
+        matrices: int,
+        places: int | None,
+        of_places: int,
+        routes: int,
+        y: int,
+    ) -> None: ...
+    def join_experts(
+        self,
+        dim: int,
+        count: int,
+        width: int,
+        x: int,
+        groups: int,
+        other: int,
+        other_groups: int,
+        y: int,
+    ) -> None: ...
     def dispatch(
         self, dim: int, count: int, width: int, x: int, routes: int | None, groups: int, y: int
     ) -> None: ...

@@ -20,6 +20,7 @@ from chaski.ml.products import expert_linear
 
 __all__ = [
     "NEARNESS",
+    "ExpertPlaces",
     "Gating",
     "Groups",
     "RouteTable",
@@ -27,6 +28,7 @@ __all__ = [
     "dispatch",
     "expert_linear",
     "group_by_expert",
+    "join_experts",
     "router",
     "scale_by_expert",
     "scale_experts",
@@ -59,6 +61,17 @@ class RouteTable(Struct, frozen=True):
 
     tokens: Tensor
     experts: npt.NDArray[np.int32]
+
+
+class ExpertPlaces(Struct, frozen=True):
+    """The experts of a layer that one of several devices has, in stacks of `matrices` matrices.
+
+    `numbers` (experts,) int32 contains the number of each expert's matrix in the stacks. The number
+    `matrices` stands for an expert that is elsewhere.
+    """
+
+    numbers: Tensor
+    matrices: int
 
 
 class Groups(Struct, frozen=True):
@@ -140,17 +153,36 @@ def scale_by_expert(x: Tensor, groups: Tensor, scales: Weight) -> Tensor:
     return x.graph.record("scale_by_expert", (x, groups, scales), x.shape)
 
 
-def group_by_expert(routes: Tensor, experts: int, repeats: bool = False) -> Tensor:
+def group_by_expert(
+    routes: Tensor, experts: int, repeats: bool = False, places: ExpertPlaces | None = None
+) -> Tensor:
     """Return the order of rows for `routes` (n, 2, count) -> (n, count, 4) int32, for the operations below.
 
     It contains four lists of n · count entries: the pair of each row, the row of each pair, the numbers of
     the chosen experts in ascending order, and the end of each one's rows. Entries after the last chosen
     expert are experts without rows. `repeats`: a token may have the same expert several times.
+
+    With `places`, the numbers are those of matrices, in ascending order. The last rows are those of experts
+    that are elsewhere: they have places among rows, but no expert multiplies them.
     """
     shape = (routes.shape[0], routes.shape[2], 4)
+    given = {"experts": experts, "repeats": repeats}
+    if places is None:
+        return routes.graph.record("group_by_expert", (routes,), shape, DType.I32, **given)
+    operands = routes, places.numbers
     return routes.graph.record(
-        "group_by_expert", (routes,), shape, DType.I32, experts=experts, repeats=repeats
+        "group_by_expert", operands, shape, DType.I32, **given, matrices=places.matrices
     )
+
+
+def join_experts(x: Tensor, groups: Tensor, other: Tensor, other_groups: Tensor) -> Tensor:
+    """Return x (n, count, size) with the rows of experts that are elsewhere taken from `other`.
+
+    `groups` and `other_groups` are the orders of both, where each expert is in one of the places.
+    """
+    is_alike = x.shape == other.shape and groups.shape == other_groups.shape
+    require(is_alike, "join_experts", x.shape, other.shape)
+    return x.graph.record("join_experts", (x, groups, other, other_groups), x.shape)
 
 
 def dispatch(x: Tensor, groups: Tensor, routes: Tensor | None = None) -> Tensor:

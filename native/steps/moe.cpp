@@ -135,32 +135,34 @@ void ScaleExpertsStep::run(const Sizes&, std::int64_t begin, std::int64_t end, s
     }
 }
 
-std::int32_t GroupByExpertStep::expert_of(std::int64_t pair) const {
-    return index_of(routes_[pair / count_ * 2 * count_ + pair % count_], experts_);
+std::int32_t GroupByExpertStep::matrix_of(std::int64_t pair) const {
+    std::int32_t expert = index_of(routes_[pair / count_ * 2 * count_ + pair % count_], experts_);
+    return places_ == nullptr ? expert : places_[expert];
 }
 
 void GroupByExpertStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const {
     std::int64_t pairs = sizes[dim_] * count_;
-    auto* next = reinterpret_cast<std::int32_t*>(scratch);  // of each expert: row count, then next row
-    std::fill(next, next + experts_, 0);
-    for (std::int64_t pair = 0; pair < pairs; ++pair) ++next[expert_of(pair)];
+    auto* next = reinterpret_cast<std::int32_t*>(scratch);  // of each matrix: row count, then next row
+    std::fill(next, next + matrices_ + 1, 0);               // the last one is of experts that are elsewhere
+    for (std::int64_t pair = 0; pair < pairs; ++pair) ++next[matrix_of(pair)];
     std::int32_t row = 0;
     std::int64_t group = 0;
-    for (std::int32_t expert = 0; expert < experts_; ++expert) {
-        std::int32_t rows = next[expert];
-        next[expert] = row;
+    for (std::int32_t matrix = 0; matrix < matrices_; ++matrix) {
+        std::int32_t rows = next[matrix];
+        next[matrix] = row;
         row += rows;
         if (rows > 0) {
-            groups_[group].expert = expert;
+            groups_[group].expert = matrix;
             groups_[group++].end = row;
         }
     }
+    next[matrices_] = row;
     for (; group < pairs; ++group) {
         groups_[group].expert = 0;
         groups_[group].end = row;
     }
     for (std::int64_t pair = 0; pair < pairs; ++pair) {
-        std::int32_t own = next[expert_of(pair)]++;
+        std::int32_t own = next[matrix_of(pair)]++;
         groups_[own].pair = static_cast<std::int32_t>(pair);
         groups_[pair].row = own;
     }
@@ -206,11 +208,11 @@ std::unique_ptr<Step> dispatch_quantized(int dim, std::int64_t count, std::int64
 std::unique_ptr<Step> scale_by_expert(const Ops& ops, int dim, std::int64_t count, std::int64_t width,
                                       const float* scales, const float* x, const Group* groups, float* y) {
     return each_row(dim, [=, &ops](std::int64_t i) {
-        std::int64_t row = i * count;
-        const Group* group = groups;  // groups after the last one end with the last row
-        while (group->end <= row) ++group;
-        for (; row < (i + 1) * count; ++row) {
-            if (group->end <= row) ++group;
+        const Group* group = groups;
+        std::int32_t begin = 0;
+        for (std::int64_t row = i * count; row < (i + 1) * count; ++row) {
+            while (begin < group->end && group->end <= row) begin = group++->end;
+            if (group->end <= row) return;  // the rows that are left belong to no group
             ops.scale(x + row * width, scales[group->expert], width, y + row * width);
         }
     });
@@ -220,7 +222,8 @@ void RequestExpertsStep::run(const Sizes& sizes, std::int64_t, std::int64_t, std
     auto* chosen = reinterpret_cast<ChosenExpert*>(scratch);
     std::size_t size = 0;
     std::int32_t row = 0;
-    for (const Group* group = groups_; row < sizes[dim_] * count_; row = group++->end) {
+    const Group* end = groups_ + sizes[dim_] * count_;
+    for (const Group* group = groups_; group < end && group->end > row; row = group++->end) {
         chosen[size++] = {group->expert, group->end - row};
     }
     store_->request(stacks_, std::span(chosen, size), sizes[dim_]);
@@ -263,6 +266,15 @@ std::size_t ExpertMatmulStep::scratch_bytes() const {
     if (experts_.store == nullptr) return multiply_.scratch_bytes(experts_.all[0], max_tokens_);
     const Matrix m{experts_.store->stack(experts_.number).type, experts_.rows, experts_.k, nullptr};
     return multiply_.scratch_bytes(m, max_tokens_);
+}
+
+void JoinExpertsStep::run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const {
+    const std::int64_t own = groups_[sizes[dim_] * count_ - 1].end;
+    for (std::int64_t row = begin * count_; row < end * count_; ++row) {
+        const float* from =
+            row < own ? x_ + row * width_ : other_ + other_groups_[groups_[row].pair].row * width_;
+        std::memcpy(y_ + row * width_, from, width_ * sizeof(float));
+    }
 }
 
 std::unique_ptr<Step> combine(const Ops& ops, int dim, std::int64_t count, std::int64_t width, const float* x,

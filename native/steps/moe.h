@@ -81,7 +81,8 @@ class ScaleExpertsStep final : public RowStep {
 
 // Four parallel lists of [token · count] entries. Entry i of `pair` is the pair of row i; entry i of `row` is
 // the row of pair i. Groups are the chosen experts in ascending order: entry i of `expert` is the expert of
-// group i, and entry i of `end` is the end of its rows. Groups after the last one have no rows.
+// group i, and entry i of `end` is the end of its rows. Groups after the last one have no rows. The rows
+// after the last group are those of experts that are elsewhere.
 struct Group {
     std::int32_t pair;
     std::int32_t row;
@@ -89,20 +90,31 @@ struct Group {
     std::int32_t end;
 };
 
+// `places` are the numbers of the experts' matrices among `matrices`; the number `matrices` stands for an
+// expert that is elsewhere. Null: matrices have the numbers of their experts.
 class GroupByExpertStep final : public Step {
    public:
-    GroupByExpertStep(int dim, std::int64_t experts, std::int64_t count, const float* routes, Group* groups)
-        : dim_(dim), experts_(experts), count_(count), routes_(routes), groups_(groups) {}
+    GroupByExpertStep(int dim, std::int64_t experts, std::int64_t count, std::int64_t matrices,
+                      const std::int32_t* places, const float* routes, Group* groups)
+        : dim_(dim),
+          experts_(experts),
+          count_(count),
+          matrices_(matrices),
+          places_(places),
+          routes_(routes),
+          groups_(groups) {}
     std::int64_t items(const Sizes& sizes) const override { return sizes[dim_] == 0 ? 0 : 1; }
     void run(const Sizes& sizes, std::int64_t, std::int64_t, std::byte* scratch) const override;
-    std::size_t scratch_bytes() const override { return experts_ * sizeof(std::int32_t); }
+    std::size_t scratch_bytes() const override { return (matrices_ + 1) * sizeof(std::int32_t); }
 
    private:
-    std::int32_t expert_of(std::int64_t pair) const;
+    std::int32_t matrix_of(std::int64_t pair) const;
 
     const int dim_;
     const std::int64_t experts_;
     const std::int64_t count_;
+    const std::int64_t matrices_;
+    const std::int32_t* places_;
     const float* routes_;
     Group* groups_;
 };
@@ -192,6 +204,31 @@ class ExpertMatmulStep final : public Step {
     const float* bias_;  // [expert][rows], or null
     const Activations x_;
     const Group* groups_;
+    float* y_;
+};
+
+// Takes the rows of experts that are elsewhere from `other`, whose rows `other_groups` sorts, and all others
+// from `x`.
+class JoinExpertsStep final : public RowStep {
+   public:
+    JoinExpertsStep(int dim, std::int64_t count, std::int64_t width, const float* x, const Group* groups,
+                    const float* other, const Group* other_groups, float* y)
+        : RowStep(dim),
+          count_(count),
+          width_(width),
+          x_(x),
+          groups_(groups),
+          other_(other),
+          other_groups_(other_groups),
+          y_(y) {}
+    void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte*) const override;
+
+   private:
+    const std::int64_t count_, width_;
+    const float* x_;
+    const Group* groups_;
+    const float* other_;
+    const Group* other_groups_;
     float* y_;
 };
 

@@ -35,7 +35,9 @@ MOST = 140
 on_each = pytest.mark.parametrize("backend", BACKENDS)
 
 
-def run(backend: str, path: Path, record: Record, ids: list[int], plain: tuple[str, ...] = ()) -> F32:
+def run(
+    backend: str, path: Path, record: Record, ids: list[int], plain: tuple[str, ...] = (), **inputs: Any
+) -> F32:
     """Return the result of a graph over ids, with the weights of a file."""
     opened: Backend = open_backend(backend, CPUOptions(threads=1))
     with open_gguf(path) as file:
@@ -48,16 +50,16 @@ def run(backend: str, path: Path, record: Record, ids: list[int], plain: tuple[s
         graph.output("y", record(given, weights))
         plan = opened.compile(graph)
         opened.load(lambda share: None)
-        found = plan.launch({"ids": np.array(ids, np.int32)}).rows("y").copy()
+        found = plan.launch({"ids": np.array(ids, np.int32), **inputs}).rows("y").copy()
         opened.close()
     return found
 
 
 def assert_same(
-    backend: str, path: Path, record: Record, ids: list[int], plain: tuple[str, ...] = ()
+    backend: str, path: Path, record: Record, ids: list[int], plain: tuple[str, ...] = (), **inputs: Any
 ) -> None:
-    expected = run("cpu", path, record, ids, plain)
-    found = run(backend, path, record, ids, plain)
+    expected = run("cpu", path, record, ids, plain, **inputs)
+    found = run(backend, path, record, ids, plain, **inputs)
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
@@ -532,6 +534,36 @@ def test_experts(tmp_path: Path, backend: str, type: QuantType, tokens: int) -> 
         )
 
     assert_same(backend, path, record, list(range(tokens)), plain=("bias", "wide"))
+
+
+@on_each
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_experts_that_are_elsewhere(tmp_path: Path, backend: str, tokens: int) -> None:
+    """Tokens have the numbers of matrices; the last number stands for experts that are elsewhere."""
+    type, matrices, hidden, count = QuantType.Q8_0, 3, 64, 2
+    weights = bytes_as(random_weights(type, matrices * 48, hidden), type, (matrices, 48, hidden))
+    random = np.random.default_rng(1)
+    path = write(
+        tmp_path / "a.gguf",
+        table=activations(MOST, hidden),
+        logits=random.standard_normal((MOST, MOST)).astype(np.float32),
+        gate=weights,
+        rank=uniform(matrices),
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        routes = moe_ops.router(ops.embedding(ids, w["logits"]), count, Gating.SOFTMAX)
+        numbers = ids.graph.input("numbers", (Dim("experts", MOST),), DType.I32)
+        groups = moe_ops.group_by_expert(routes, MOST, places=moe_ops.ExpertPlaces(numbers, matrices))
+        rows = moe_ops.dispatch(ops.embedding(ids, w["table"]), groups)
+        y = moe_ops.scale_by_expert(moe_ops.expert_linear(rows, groups, w["gate"]), groups, w["rank"])
+        other = ops.embedding(ids, w["table"])
+        both = moe_ops.dispatch(ops.slice(other, 0, 48), moe_ops.group_by_expert(routes, MOST))
+        joined = moe_ops.join_experts(y, groups, both, moe_ops.group_by_expert(routes, MOST))
+        return moe_ops.combine(joined, groups, routes)
+
+    numbers = random.integers(0, matrices + 1, MOST).astype(np.int32)
+    assert_same(backend, path, record, list(range(tokens)), numbers=numbers)
 
 
 @on_each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend, ops
-from chaski.ml.graph import Dim, DType, Graph, Weight
+from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.moe_ops import (
     ONE_GROUP,
+    ExpertPlaces,
     Gating,
     Groups,
     combine,
     dispatch,
     expert_linear,
     group_by_expert,
+    join_experts,
     router,
     scale_by_expert,
     scale_experts,
@@ -51,7 +54,10 @@ class Mixture:
         normalized: bool = False,
         weighs_inputs: bool = False,
         shows_rows: bool = False,
+        elsewhere: Sequence[int] = (),
     ) -> None:
+        """`elsewhere`: experts in stacks of their own, in this order."""
+        self._elsewhere = list(elsewhere)
         self.backend = open_backend(place[0], CPUOptions(threads=2, isa=place[1]))
         w = self._weights(folder, type)
         graph = Graph()
@@ -67,13 +73,22 @@ class Mixture:
         )
         if normalized:
             routes = scale_experts(routes, w["rank"])
-        grouped = group_by_expert(routes, EXPERTS)
-        rows = dispatch(ops.embedding(ids, w["x"]), grouped, routes if weighs_inputs else None)
-        if shows_rows:
-            graph.output("rows", rows)
-        hidden = expert_linear(rows, grouped, w["matrices"], w["bias"])
-        if weighs_inputs:
-            hidden = scale_by_expert(hidden, grouped, w["rank"])
+
+        def multiplied(here: str = "", places: ExpertPlaces | None = None) -> tuple[Tensor, Tensor]:
+            grouped = group_by_expert(routes, EXPERTS, places=places)
+            rows = dispatch(ops.embedding(ids, w["x"]), grouped, routes if weighs_inputs else None)
+            if shows_rows:
+                graph.output("rows", rows)
+            hidden = expert_linear(rows, grouped, w[f"{here}matrices"], w[f"{here}bias"])
+            return scale_by_expert(hidden, grouped, w[f"{here}rank"]) if weighs_inputs else hidden, grouped
+
+        if elsewhere:
+            numbers = [graph.input(name, (Dim("experts", EXPERTS),), DType.I32) for name in ("own", "other")]
+            hidden, grouped = multiplied("", ExpertPlaces(numbers[0], EXPERTS))
+            other = multiplied("other ", ExpertPlaces(numbers[1], len(elsewhere)))
+            hidden = join_experts(hidden, grouped, *other)
+        else:
+            hidden, grouped = multiplied()
         graph.output("routes", routes.reshape(2 * count))
         graph.output("y", combine(hidden, grouped, None if weighs_inputs else routes))
         self.plan = self.backend.compile(graph)
@@ -88,16 +103,27 @@ class Mixture:
             "matrices": random.standard_normal((EXPERTS, HIDDEN, SIZE)) / 8,
             "bias": random.standard_normal((EXPERTS, HIDDEN)),
         }
-        types = {name: type if name == "matrices" else QuantType.F32 for name in arrays}
+        if self._elsewhere:
+            stacks = ("matrices", "bias", "rank")
+            arrays |= {f"other {name}": arrays[name][self._elsewhere] for name in stacks}
+        types = {name: type if name.endswith("matrices") else QuantType.F32 for name in arrays}
         tensors = {name: (a.astype(np.float32), types[name]) for name, a in arrays.items()}
         write_gguf(folder / "experts.gguf", {"general.architecture": "test"}, tensors)
-        weights = {name: Weight(a.shape, plain=name == "bias", name=name) for name, a in arrays.items()}
+        weights = {
+            name: Weight(a.shape, plain=name.endswith("bias"), name=name) for name, a in arrays.items()
+        }
         with open_gguf(folder / "experts.gguf") as file:
             self.backend.place([(weights[name], file.tensors[name]) for name in arrays])
             return weights
 
     def run(self, ids: npt.NDArray[np.int64]) -> tuple[F32, F32]:
-        launch = self.plan.launch({"ids": ids})
+        inputs = {"ids": ids}
+        if self._elsewhere:
+            inputs["own"] = np.arange(EXPERTS)
+            inputs["own"][self._elsewhere] = EXPERTS
+            inputs["other"] = np.full(EXPERTS, len(self._elsewhere))
+            inputs["other"][self._elsewhere] = np.arange(len(self._elsewhere))
+        launch = self.plan.launch(inputs)
         return launch.rows("routes").copy(), launch.rows("y").copy()
 
 
@@ -115,6 +141,23 @@ def test_kernels_follow_the_definition(
     np.testing.assert_array_equal(found[0][:, :3], wanted[0][:, :3])
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
     np.testing.assert_allclose(found[1], wanted[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("elsewhere", [[4], [20, 3, 11, 0, 7], list(range(EXPERTS - 1, -1, -1))], ids=len)
+@pytest.mark.parametrize("weighs_inputs", [False, True])
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_experts_in_two_places(
+    tmp_path: Path, place: tuple[str, str], weighs_inputs: bool, elsewhere: Sequence[int]
+) -> None:
+    """Rows are joined before they are added up, so that no bit depends on the places."""
+    ids = np.random.default_rng(2).integers(IDS, size=60)
+    for some in (ids, ids[:1]):
+        whole, split = (
+            Mixture(tmp_path, place, Gating.SOFTMAX, weighs_inputs=weighs_inputs, elsewhere=there).run(some)
+            for there in ((), elsewhere)
+        )
+        np.testing.assert_array_equal(split[0], whole[0])
+        np.testing.assert_array_equal(split[1].view(np.uint32), whole[1].view(np.uint32))
 
 
 @pytest.mark.parametrize("gating", Gating)

@@ -7,7 +7,15 @@ import numpy.typing as npt
 
 from chaski.ml.moe_ops import NEARNESS, Gating
 
-__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_by_expert", "scale_experts"]
+__all__ = [
+    "combine",
+    "dispatch",
+    "group_by_expert",
+    "join_experts",
+    "router",
+    "scale_by_expert",
+    "scale_experts",
+]
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -59,18 +67,29 @@ def scale_experts(routes: F32, scales: F32) -> F32:
 def scale_by_expert(x: F32, groups: I32, scales: F32) -> F32:
     _, _, experts, ends = groups.reshape(-1, 4).T
     sizes = np.diff(ends, prepend=0)
-    y: F32 = x * np.repeat(scales[experts], sizes).reshape(*x.shape[:2], 1)
+    y = x.copy()
+    rows = y.reshape(-1, x.shape[2])[: sizes.sum()]
+    rows *= np.repeat(scales[experts], sizes)[:, None]
     return y
 
 
-def group_by_expert(routes: F32, *, experts: int, repeats: bool) -> I32:
+def group_by_expert(
+    routes: F32,
+    places: I32 | None = None,
+    *,
+    experts: int,
+    repeats: bool,
+    matrices: int | None = None,
+) -> I32:
     assert repeats or all(len(set(row)) == len(row) for row in routes[:, 0].tolist()), "an expert twice"
     of_pairs = routes[:, 0].ravel().astype(np.int32)
+    if places is not None:
+        of_pairs = places[of_pairs]
     groups = np.empty((len(of_pairs), 4), np.int32)
     groups[:, 0] = np.argsort(of_pairs, kind="stable")
     groups[groups[:, 0], 1] = np.arange(len(of_pairs))
-    chosen, sizes = np.unique(of_pairs, return_counts=True)
-    groups[:, 2:] = 0, len(of_pairs)
+    chosen, sizes = np.unique(of_pairs[of_pairs != matrices], return_counts=True)
+    groups[:, 2:] = 0, sizes.sum()
     groups[: len(chosen), 2] = chosen
     groups[: len(chosen), 3] = np.cumsum(sizes)
     return groups.reshape(len(routes), routes.shape[2], 4)
@@ -83,6 +102,13 @@ def dispatch(x: F32, groups: I32, routes: F32 | None = None) -> F32:
     if routes is not None:
         rows = rows * routes[:, 1].ravel()[pairs, None]
     return rows.reshape(len(x), count, x.shape[1])
+
+
+def join_experts(x: F32, groups: I32, other: F32, other_groups: I32) -> F32:
+    pairs, own = groups[..., 0].ravel(), groups.reshape(-1, 4)[-1:, 3].sum()
+    y = x.copy().reshape(-1, x.shape[2])
+    y[own:] = other.reshape(y.shape)[other_groups[..., 1].ravel()[pairs[own:]]]
+    return y.reshape(x.shape)
 
 
 def combine(x: F32, groups: I32, routes: F32 | None = None) -> F32:

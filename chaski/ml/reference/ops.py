@@ -37,6 +37,7 @@ from chaski.ml.reference.moe_ops import (
     combine,
     dispatch,
     group_by_expert,
+    join_experts,
     router,
     scale_by_expert,
     scale_experts,
@@ -263,6 +264,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         scale_by_expert,
         scale_experts,
         group_by_expert,
+        join_experts,
         dispatch,
         combine,
     )

@@ -64,11 +64,24 @@ void add_scale_by_expert(PlanBuilder& plan, int dim, std::int64_t experts, std::
                              plan.floats(y, dim, count * width)));
 }
 
+// The dimension `of_places` has a row for each expert.
 void add_group_by_expert(PlanBuilder& plan, int dim, std::int64_t experts, std::int64_t count,
-                         std::size_t routes, std::size_t y) {
-    require(experts > 0 && count > 0, "group_by_expert: no experts");
-    plan.add(std::make_unique<GroupByExpertStep>(dim, experts, count, plan.floats(routes, dim, 2 * count),
-                                                 plan.rows<Group>(y, dim, count)));
+                         std::int64_t matrices, Optional places, int of_places, std::size_t routes,
+                         std::size_t y) {
+    require(experts > 0 && count > 0 && matrices > 0, "group_by_expert: no experts");
+    require(places ? plan.maximum(of_places) == experts : matrices == experts,
+            "group_by_expert: every expert has one place");
+    plan.add(std::make_unique<GroupByExpertStep>(
+        dim, experts, count, matrices, places ? plan.indices(*places, of_places) : nullptr,
+        plan.floats(routes, dim, 2 * count), plan.rows<Group>(y, dim, count)));
+}
+
+void add_join_experts(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
+                      std::size_t groups, std::size_t other, std::size_t other_groups, std::size_t y) {
+    plan.add(std::make_unique<JoinExpertsStep>(
+        dim, count, width, plan.floats(x, dim, count * width), plan.rows<Group>(groups, dim, count),
+        plan.floats(other, dim, count * width), plan.rows<Group>(other_groups, dim, count),
+        plan.floats(y, dim, count * width)));
 }
 
 void add_dispatch(PlanBuilder& plan, int dim, std::int64_t count, std::int64_t width, std::size_t x,
@@ -150,7 +163,10 @@ void bind_moe(nb::class_<PlanBuilder>& plan) {
              "scales"_a, "x"_a, "y"_a)
         .def("scale_by_expert", &add_scale_by_expert, "dim"_a, "experts"_a, "count"_a, "width"_a,
              "weights"_a.none(), "scales"_a, "x"_a, "groups"_a, "y"_a)
-        .def("group_by_expert", &add_group_by_expert, "dim"_a, "experts"_a, "count"_a, "routes"_a, "y"_a)
+        .def("group_by_expert", &add_group_by_expert, "dim"_a, "experts"_a, "count"_a, "matrices"_a,
+             "places"_a, "of_places"_a, "routes"_a, "y"_a)
+        .def("join_experts", &add_join_experts, "dim"_a, "count"_a, "width"_a, "x"_a, "groups"_a, "other"_a,
+             "other_groups"_a, "y"_a)
         .def("dispatch", &add_dispatch, "dim"_a, "count"_a, "width"_a, "x"_a, "routes"_a, "groups"_a, "y"_a)
         .def("dispatch_quantized", &add_dispatch_quantized, "dim"_a, "count"_a, "width"_a, "x"_a, "groups"_a,
              "y"_a)

@@ -7,7 +7,15 @@ import numpy as np
 from chaski.ml.cpu.lowering import Lowering, offset
 from chaski.ml.graph import Tensor, Weight, width
 
-__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_by_expert", "scale_experts"]
+__all__ = [
+    "combine",
+    "dispatch",
+    "group_by_expert",
+    "join_experts",
+    "router",
+    "scale_by_expert",
+    "scale_experts",
+]
 
 
 def router(lowering: Lowering, node: Tensor, logits: Tensor, other: Tensor | Weight | None = None) -> None:
@@ -48,9 +56,26 @@ def scale_by_expert(lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor,
     )
 
 
-def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
+def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor, places: Tensor | None = None) -> None:
     experts = node.attributes["experts"]
-    lowering.compute(node, {"routes": routes}, count=node.shape[1], experts=experts)
+    matrices = node.attributes.get("matrices", experts)
+    if places is not None:
+        lowering.check(places, matrices + 1)
+    lowering.compute(
+        node,
+        {"routes": routes, "places": places},
+        count=node.shape[1],
+        experts=experts,
+        matrices=matrices,
+        of_places=lowering.dim(places or node),
+    )
+
+
+def join_experts(
+    lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, other: Tensor, other_groups: Tensor
+) -> None:
+    reads = {"x": x, "groups": groups, "other": other, "other_groups": other_groups}
+    lowering.compute(node, reads, count=groups.shape[1], width=node.shape[2])
 
 
 def dispatch(

@@ -187,23 +187,28 @@ CHASKI_KERNEL(scale_experts, ScaleExperts) {
     y[a.count + j] = x[a.count + j] * a.scales[index_of(x[j], a.experts)];
 }
 
+// `places` may be null: see GroupByExpertStep.
 struct GroupByExpert {
     const float* routes;
     Count n;
     int64_t experts;
     int64_t count;
+    int64_t matrices;
+    const int32_t* places;
     Group* groups;
 };
 
-// There is one thread block. A warp takes an expert and reads all tokens to place the expert's rows in order.
+// There is one thread block. A warp takes a matrix and reads all tokens to place the matrix's rows in order.
+// The last of `experts` matrices stands for experts that are elsewhere.
 CHASKI_KERNEL(group_by_expert, GroupByExpert) {
     const int own = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    const auto experts = static_cast<int>(a.experts), count = static_cast<int>(a.count);
-    const auto tokens = static_cast<int>(*a.n);
+    const int experts = static_cast<int>(a.matrices) + 1;
+    const auto count = static_cast<int>(a.count), tokens = static_cast<int>(*a.n);
     auto* rows = reinterpret_cast<int32_t*>(device::shared());  // counts by expert, and then their starts
     int32_t* begins = rows + experts;
     const auto expert_of = [&](int token, int j) {
-        return index_of(a.routes[static_cast<int64_t>(token) * 2 * count + j], a.experts);
+        const int32_t e = index_of(a.routes[static_cast<int64_t>(token) * 2 * count + j], a.experts);
+        return a.places == nullptr ? e : a.places[e];
     };
     for (int e = own; e < experts; e += threads) rows[e] = 0;
     barrier();
@@ -218,15 +223,15 @@ CHASKI_KERNEL(group_by_expert, GroupByExpert) {
             group += rows[before] > 0;
         }
         begins[e] = begin;
-        if (rows[e] > 0) {
+        if (e + 1 < experts) {
+            if (rows[e] == 0) continue;
             a.groups[group].expert = e;
             a.groups[group].end = begin + rows[e];
-            group += 1;
+            continue;
         }
-        if (e + 1 < experts) continue;
         for (; group < tokens * count; ++group) {
             a.groups[group].expert = 0;
-            a.groups[group].end = tokens * count;
+            a.groups[group].end = begin;
         }
     }
     barrier();
@@ -275,6 +280,25 @@ CHASKI_KERNEL(dispatch, Sorted) {
     const int64_t pair = a.groups[row].pair;
     const float x = a.x[pair / a.count * a.width + i % a.width];
     a.y[i] = a.routes == nullptr ? x : x * weight_of(a, pair);
+}
+
+struct JoinExperts {
+    const float* x;
+    Count n;
+    int64_t count;
+    int64_t width;
+    const Group* groups;
+    const float* other;
+    const Group* other_groups;
+    float* y;
+};
+
+// There is a thread for each element of the rows of pairs.
+CHASKI_KERNEL(join_experts, JoinExperts) {
+    const int64_t i = thread(), row = i / a.width, rows = *a.n * a.count;
+    if (row >= rows) return;
+    const bool is_own = row < a.groups[rows - 1].end;
+    a.y[i] = is_own ? a.x[i] : a.other[a.other_groups[a.groups[row].pair].row * a.width + i % a.width];
 }
 
 struct ScaleByExpert {

@@ -6,7 +6,15 @@ from chaski.ml.cuda.device import Program
 from chaski.ml.cuda.lowering import Constant, Kernel, Lowering, Sizes, vector_of
 from chaski.ml.graph import Tensor, Weight, width
 
-__all__ = ["combine", "dispatch", "group_by_expert", "router", "scale_by_expert", "scale_experts"]
+__all__ = [
+    "combine",
+    "dispatch",
+    "group_by_expert",
+    "join_experts",
+    "router",
+    "scale_by_expert",
+    "scale_experts",
+]
 
 _LANES = 16
 _PROGRAM = Program("experts")
@@ -47,13 +55,25 @@ def scale_by_expert(lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor,
     lowering.for_each("experts", "scale_by_expert", node, width(node), *arguments, lowering.new(node))
 
 
-def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor) -> None:
+def group_by_expert(lowering: Lowering, node: Tensor, routes: Tensor, places: Tensor | None = None) -> None:
     experts, count = int(node.attributes["experts"]), node.shape[1]
+    matrices = int(node.attributes.get("matrices", experts))
+    if places is not None:
+        lowering.check(places, matrices + 1)
 
     def choose(sizes: Sizes) -> Kernel:
-        return Kernel(_PROGRAM, "group_by_expert", (1, 1, 1), min(1024, 32 * experts), 8 * experts)
+        threads, shared = min(1024, 32 * (matrices + 1)), 8 * (matrices + 1)
+        return Kernel(_PROGRAM, "group_by_expert", (1, 1, 1), threads, shared)
 
-    lowering.step(choose, routes, lowering.count(node), experts, count, lowering.new(node))
+    sizes = experts, count, matrices
+    lowering.step(choose, routes, lowering.count(node), *sizes, places, lowering.new(node))
+
+
+def join_experts(
+    lowering: Lowering, node: Tensor, x: Tensor, groups: Tensor, other: Tensor, other_groups: Tensor
+) -> None:
+    arguments = (x, lowering.count(node), *node.shape[1:], groups, other, other_groups, lowering.new(node))
+    lowering.for_each("experts", node.op, node, width(node), *arguments)
 
 
 def dispatch(
