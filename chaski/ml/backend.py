@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "GPUOptions",
+    "HasExpertSlots",
     "LayerExperts",
     "LoraMatrices",
     "MaskForm",
@@ -117,6 +118,7 @@ class GPUOptions(Struct, frozen=True):
     layers       number of trailing layers on them, counting the output as one; the others stay on the
                  processor. None for everything
     overrides    tensors with a device of their own, wherever their layers are; the first match counts
+    expert_slots  number of experts of a layer on its GPU as well, if all its experts are on the processor
     shares       each GPU's share of the model; None for as much as its free memory allows
     split        `layers` or, over several GPUs that hold everything, `rows`
     spared       bytes of each GPU that stay free
@@ -125,6 +127,7 @@ class GPUOptions(Struct, frozen=True):
     numbers: tuple[int, ...] = (0,)
     layers: int | None = None
     overrides: tuple[Override, ...] = ()
+    expert_slots: int = 0
     shares: tuple[float, ...] | None = None
     split: str = "layers"
     spared: int = 0
@@ -222,12 +225,14 @@ class DeviceMemory(Struct, frozen=True):
 
 
 class LayerExperts(Struct, frozen=True):
-    """What a layer whose experts do not all fit into memory has requested so far, in matrices of experts.
+    """What a layer whose experts are in several places has requested so far, in matrices of experts.
 
     hits        the requested matrices that were in memory
     bytes_read  bytes that were read from the file
     slots       the matrices for which memory has room
     matrices    all matrices of experts of the layer
+    gpu_hits    the requested matrices that a GPU computed, in addition to `hits`
+    gpu_slots   the matrices for which that GPU has room
     """
 
     layer: int
@@ -236,6 +241,8 @@ class LayerExperts(Struct, frozen=True):
     bytes_read: int
     slots: int
     matrices: int
+    gpu_hits: int = 0
+    gpu_slots: int = 0
 
     def __add__(self, other: LayerExperts) -> LayerExperts:
         """The sum for two stacks of one layer."""
@@ -246,13 +253,15 @@ class LayerExperts(Struct, frozen=True):
             self.bytes_read + other.bytes_read,
             self.slots + other.slots,
             self.matrices + other.matrices,
+            self.gpu_hits + other.gpu_hits,
+            self.gpu_slots + other.gpu_slots,
         )
 
 
 class Memory(Struct, frozen=True):
     """Bytes that a backend holds: on each device that it uses, and in total.
 
-    experts  the layers whose experts do not all fit into memory
+    experts  the layers whose experts are in several places
     """
 
     devices: tuple[DeviceMemory, ...]
@@ -475,6 +484,18 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release threads and memory. Plans and buffers must not be used afterwards."""
+
+
+@runtime_checkable
+class HasExpertSlots(Protocol):
+    """A backend whose stacks of experts can exchange single matrices after they are loaded."""
+
+    def put_experts(self, contents: Sequence[tuple[Weight, int, TensorInfo]]) -> None:
+        """Replace matrices in stacks: each weight, the number of the matrix, and the tensor to read, (1, …).
+
+        No launch may be computed meanwhile. Raises ModelError, with nothing replaced, if a file cannot be
+        read.
+        """
 
 
 def stored_type(role: KVRole, size: int, dtype: DType) -> QuantType:

@@ -314,12 +314,14 @@ class Graph(Struct, eq=False):
 
     `dtype` is the nominal type of activations; inputs, storage and indices have separate types. `adapters`
     change the products that are recorded afterwards. If this graph is a piece of a larger one,
-    `product_types` are the types of that graph's matrices, so that both round activations alike.
+    `product_types` are the types of that graph's matrices, so that both round activations alike, and
+    `is_passing` says that its results are read before any other such piece runs.
     """
 
     dtype: DType = DType.F32
     adapters: Adapters | None = None
     product_types: frozenset[QuantType] = frozenset()
+    is_passing: bool = False
     nodes: list[Tensor] = field(default_factory=list)
     inputs: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from chaski import _native
@@ -31,6 +33,7 @@ from chaski.ml.cuda.device import GPU
 from chaski.ml.cuda.lowering import Matrix
 from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.cuda.storage import KVStorage, num_bytes
+from chaski.ml.cuda.workspace import Workspace
 from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.machine import usable_processors
 
@@ -42,6 +45,10 @@ _GROUP = 256 << 20
 # The version of this backend's part of the rule. The native core defines most of it, and the host computes
 # some values.
 _RULE = 1
+
+
+_Source = tuple[TensorInfo, int, Matrix]
+"""A tensor, the number of the matrix in it, and the matrix on the device."""
 
 
 class Region:
@@ -61,6 +68,33 @@ class Vector:
     def address(self) -> int:
         """The address of its first byte on the device."""
         return self._region.address + self.offset
+
+
+class _File:
+    """A file of weights. It stays open, so that it may be deleted."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file. Raises ModelError if it cannot be opened."""
+        self._path = path
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise unreadable(path, str(error)) from error
+        self.native = _native.WeightFile(self._file.fileno())
+
+    def vector(self, info: TensorInfo) -> npt.NDArray[np.float32]:
+        """Read a tensor whose bytes are consecutive, as floats. Raises ModelError if it cannot be read."""
+        try:
+            found = os.pread(self._file.fileno(), info.nbytes, info.offset)
+        except OSError as error:
+            raise unreadable(self._path, str(error)) from error
+        if len(found) < info.nbytes:
+            raise unreadable(self._path, f"{info.name} is missing, because the file has become shorter")
+        blocks = np.frombuffer(found, np.uint8).reshape(info.data.shape)
+        return np.ascontiguousarray(dequantize(blocks, info.type, info.shape), np.float32)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class CUDABackend:
@@ -96,12 +130,14 @@ class CUDABackend:
         self.rule = f"native {_native.rule_version()} cuda {_RULE}"
         self._weights = Region()
         self._vectors: list[tuple[TensorInfo, Vector]] = []
-        self._matrices: list[tuple[TensorInfo, int, Matrix]] = []
+        self._matrices: list[_Source] = []
         self._weight_bytes = 0
         self._storages: list[KVStorage] = []
         self._cells: list[CUDACells] = []
         self._plans: list[CUDAPlan] = []
+        self._workspace = Workspace(gpu)
         self._adapters: list[CUDAAdapterSlots] = []
+        self._files: dict[Path, _File] = {}
 
     def devices(self) -> Sequence[Device]:
         device = self._gpu.device
@@ -162,41 +198,66 @@ class CUDABackend:
 
     def _load_matrices(self, progress: ProgressCallback) -> None:
         """Lay out groups of matrices on the host and copy them to the device."""
-        pool = _native.ThreadPool(usable_processors())
-        files = dict(_opened([info for info, _, _ in self._matrices]))
         total = sum(_size(matrix) for _, _, matrix in self._matrices)
         done = size = 0
-        group: list[tuple[TensorInfo, int, Matrix]] = []
+        group: list[_Source] = []
         for number, each in enumerate(self._matrices):
             group.append(each)
             size += _size(each[2])
             if size < _GROUP and number + 1 < len(self._matrices):
                 continue
-            memory = _native.Weights(size)
-            offset = 0
-            targets = []
-            for info, index, matrix in group:
-                is_interleaved = laid_out_type(info.type) is not info.type
-                target = memory.matrix(
-                    offset, matrix.type, matrix.rows, matrix.columns, info.strides[-1], is_interleaved
-                )
-                place = info.offset + (index * info.strides[0] if len(info.shape) > 2 else 0)
-                target.take_from(files[str(info.path)], place)
-                targets.append(target)
-                offset += _size(matrix)
-            try:
-                _native.lay_out(pool, _native.isa_names()[-1], targets)
-            except RuntimeError as error:
-                raise unreadable(group[0][0].path, str(error)) from error
-            packed = memory.vector(0, size // 4).view(np.uint8)
-            offset = 0
-            for _, _, matrix in group:
-                self._gpu.upload(matrix.address, packed[offset : offset + _size(matrix)])
-                offset += _size(matrix)
+            for matrix, packed in self._laid_out(group):
+                self._gpu.upload(matrix.address, packed)
             self._gpu.wait_uploads()
             done += size
             progress(done / total)
             group, size = [], 0
+
+    def _laid_out(self, group: Sequence[_Source]) -> Iterator[tuple[Matrix, npt.NDArray[np.uint8]]]:
+        """Yield matrices with their content in panels. Raises ModelError for files that cannot be read."""
+        memory = _native.Weights(sum(_size(matrix) for _, _, matrix in group))
+        offset = 0
+        targets = []
+        for info, index, matrix in group:
+            is_interleaved = laid_out_type(info.type) is not info.type
+            target = memory.matrix(
+                offset, matrix.type, matrix.rows, matrix.columns, info.strides[-1], is_interleaved
+            )
+            place = info.offset + (index * info.strides[0] if len(info.shape) > 2 else 0)
+            target.take_from(self._file(info).native, place)
+            targets.append(target)
+            offset += _size(matrix)
+        try:
+            _native.lay_out(_native.ThreadPool(usable_processors()), _native.isa_names()[-1], targets)
+        except RuntimeError as error:
+            raise unreadable(group[0][0].path, str(error)) from error
+        packed = memory.vector(0, offset // 4).view(np.uint8)
+        offset = 0
+        for _, _, matrix in group:
+            yield matrix, packed[offset : offset + _size(matrix)]
+            offset += _size(matrix)
+
+    def put_experts(self, contents: Sequence[tuple[Weight, int, TensorInfo]]) -> None:
+        """Replace matrices in stacks, and vectors that belong to them."""
+        matrices: list[_Source] = []
+        vectors: list[tuple[int, npt.NDArray[np.float32]]] = []
+        for weight, number, info in contents:
+            if isinstance(weight.handle, list):
+                matrices.append((info, 0, weight.handle[number]))
+            else:
+                assert isinstance(weight.handle, Vector)
+                values = self._file(info).vector(info)
+                vectors.append((weight.handle.address + number * values.nbytes, values))
+        read = list(self._laid_out(matrices))
+        for address, values in vectors:
+            self._gpu.replace(address, values)
+        for matrix, packed in read:
+            self._gpu.replace(matrix.address, packed)
+
+    def _file(self, info: TensorInfo) -> _File:
+        if info.path not in self._files:
+            self._files[info.path] = _File(info.path)
+        return self._files[info.path]
 
     def wait_loaded(self) -> None:
         """Return at once: `load` leaves nothing for later."""
@@ -218,7 +279,7 @@ class CUDABackend:
         return self._cells[-1]
 
     def compile(self, graph: Graph) -> CUDAPlan:
-        plan = CUDAPlan(graph, self._gpu, self._host)
+        plan = CUDAPlan(graph, self._gpu, self._host, self._workspace)
         self._plans.append(plan)
         return plan
 
@@ -235,7 +296,8 @@ class CUDABackend:
             self._gpu.device.name,
             self._weight_bytes,
             sum(storage.bytes for storage in self._storages),
-            sum(plan.bytes + plan.recorded_bytes for plan in self._plans)
+            self._workspace.bytes
+            + sum(plan.bytes + plan.recorded_bytes for plan in self._plans)
             + sum(slots.table_bytes for slots in self._adapters),
             is_gpu=True,
         )
@@ -248,6 +310,7 @@ class CUDABackend:
             storage.release()
         for plan in self._plans:
             plan.release()
+        self._workspace.release()
         for slots in self._adapters:
             slots.release()
         if self._weights.address:
@@ -256,6 +319,9 @@ class CUDABackend:
         self._storages, self._plans, self._vectors, self._matrices = [], [], [], []
         self._adapters, self._cells = [], []
         self._weight_bytes = 0
+        for file in self._files.values():
+            file.close()
+        self._files = {}
         self._host.close()
         if id(self) in self._users:
             self._users.remove(id(self))
@@ -265,18 +331,3 @@ class CUDABackend:
 
 def _size(matrix: Matrix) -> int:
     return aligned(_native.matrix_bytes(matrix.type, matrix.rows, matrix.columns), _ALIGNMENT)
-
-
-def _opened(infos: Sequence[TensorInfo]) -> list[tuple[str, _native.WeightFile]]:
-    """Open the files of tensors. Raises ModelError for a file that cannot be opened."""
-    files = []
-    for path in dict.fromkeys(info.path for info in infos):
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise unreadable(path, str(error)) from error
-        try:
-            files.append((str(path), _native.WeightFile(descriptor)))
-        finally:
-            os.close(descriptor)
-    return files

@@ -90,6 +90,9 @@ class GPU(Protocol):
     def wait_uploads(self) -> None:
         """Wait until all uploads so far are complete."""
 
+    def replace(self, address: int, content: npt.NDArray[Any]) -> None:
+        """Change memory that launches only read, such as weights: wait for all work, and for the copy."""
+
     def fetch(self, address: int, staged: npt.NDArray[Any]) -> None:
         """Begin to copy device memory to a part of `staging` memory, after all earlier work.
 

@@ -240,6 +240,11 @@ class DriverGPU:
         self._bind()
         _checked(driver.cuEventSynchronize(self._uploaded))
 
+    def replace(self, address: int, content: npt.NDArray[Any]) -> None:
+        self.wait()
+        self.upload(address, content)
+        self.wait_uploads()
+
     def fetch(self, address: int, staged: npt.NDArray[Any]) -> None:
         self._bind()
         _checked(driver.cuMemcpyDtoHAsync(staged.ctypes.data, address, staged.nbytes, self._stream))

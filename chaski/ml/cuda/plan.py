@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from chaski.ml.cuda.lowering import (
 from chaski.ml.cuda.operations import HOST_OPERATIONS, lower_node, with_heads_apart
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.cuda.uploads import Uploads
+from chaski.ml.cuda.workspace import Workspace
 from chaski.ml.graph import Dim, Graph, width
 from chaski.ml.plan import FromLaunch, Input, misfit
 
@@ -65,10 +65,11 @@ class CUDAPlan:
     """A graph that is compiled for a largest batch size, with all the memory that it will ever use.
 
     `host` computes the nodes that depend only on the inputs. `not_copied` lists the results that stay on the
-    device until they are read.
+    device until they are read. `bytes` is the memory of the plan in addition to `workspace`, which plans of
+    passing graphs share.
     """
 
-    def __init__(self, graph: Graph, gpu: GPU, host: Backend) -> None:
+    def __init__(self, graph: Graph, gpu: GPU, host: Backend, workspace: Workspace | None = None) -> None:
         self._gpu = gpu
         graph = with_heads_apart(graph)
         lowering = Lowering(graph, gpu.device.cores, gpu.shared_memory)
@@ -99,13 +100,17 @@ class CUDAPlan:
         self.not_copied = [name for name in self._outputs if name not in self._copied]
         # Host memory that results are copied to, by the result and the number of the run's copies.
         self._landings: dict[tuple[str, int], F32] = {}
-        # The constants follow the arena, and the uploads follow the constants.
+        # The uploads follow the arena, and the constants, which stay, follow the uploads.
         staged = [*self._inputs.values(), *(each for one in self._derived for each in one.targets)]
-        self._constants, begin = _in_row(_constants(self._steps), arena)
-        self._uploads = Uploads(staged, list(self._dims), begin)
-        self.bytes = self._uploads.end
+        self._uploads = Uploads(staged, list(self._dims), arena)
+        self._used = aligned(self._uploads.end, _ALIGNMENT)
+        self._constants, constant_bytes = _in_row(_constants(self._steps), 0)
+        landing = max(map(self._landing_bytes, self.not_copied), default=0)
+        shares = graph.is_passing and workspace is not None and workspace.reserve(self._used, landing)
+        self._workspace = workspace if shares else None
+        self.bytes = constant_bytes + (0 if shares else self._used)
         self.recorded_bytes = _MOST_RECORDED * _RECORDED_BYTES * (len(self._steps) + 1)
-        self._address = 0
+        self._address = self._constants_at = 0
         self._works: dict[tuple[int, ...], _Work] = {}
         self._distinct: dict[tuple[Kernel | None, ...], _Work] = {}
         self._recorded: OrderedDict[_Work, object] = OrderedDict()  # the last one ran last
@@ -119,21 +124,26 @@ class CUDAPlan:
         """Allocate the memory."""
         if self._address:
             return
-        self._address = self._gpu.allocate(self.bytes)
+        own = self._gpu.allocate(max(1, self.bytes))
+        if self._workspace:
+            self._workspace.take()
+            self._address, self._constants_at = self._workspace.address, own
+        else:
+            self._address, self._constants_at = own, own + self._used
         self._uploads.take(self._gpu, self._address)
         uploading = []
         for constant, offset in self._constants.items():
             data = np.ascontiguousarray(constant.array).reshape(-1).view(np.uint8)
             staged = self._gpu.staging(data.size)
             staged[:] = data
-            self._gpu.upload(self._address + offset, staged)
+            self._gpu.upload(self._constants_at + offset, staged)
             uploading.append(staged)
         self._gpu.wait_uploads()
 
     def release(self) -> None:
         """Free the memory."""
         if self._address:
-            self._gpu.free(self._address)
+            self._gpu.free(self._constants_at if self._workspace else self._address)
             self._address = 0
             while self._recorded:
                 self._forget_oldest()
@@ -277,11 +287,18 @@ class CUDAPlan:
         _, dim, node = self._outputs[output]
         place = output, launch.copies if output in self._copied else 0
         if place not in self._landings:
+            is_shared = self._workspace is not None and output in self.not_copied[:1]
+            take = self._workspace.landing if is_shared and self._workspace else self._gpu.staging
             shape = [d.maximum if isinstance(d, Dim) else d for d in node.shape]
-            staged = self._gpu.staging(4 * math.prod(shape))
-            self._landings[place] = staged.view(np.float32).reshape(shape)
+            self._landings[place] = take(self._landing_bytes(output)).view(np.float32).reshape(shape)
         size = launch.sizes[dim]
         return self._landings[place][begin : size if end is None else min(end, size)]
+
+    def _landing_bytes(self, output: str) -> int:
+        _, _, node = self._outputs[output]
+        leading = node.shape[0]
+        assert isinstance(leading, Dim)
+        return leading.maximum * self._widths[output]
 
     def _fetch(self, output: str, rows: F32, begin: int) -> None:
         """Begin to copy rows of a result, from `begin` on."""
@@ -380,7 +397,7 @@ class CUDAPlan:
             case Count():
                 return self._address + self._uploads.sizes_at + 8 * list(self._dims).index(argument.dim)
             case Constant():
-                return self._address + self._constants[argument]
+                return self._constants_at + self._constants[argument]
             case Staged():
                 return self._address + self._uploads.places[argument]
         address: int = argument.address

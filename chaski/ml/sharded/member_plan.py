@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -208,6 +208,8 @@ class MemberPlan:
         self._exchange = exchange
         self._results = frozenset(results)
         read = {name for piece in pieces for name in _read_by(piece)}
+        for piece in _passing(pieces, self._results):
+            piece.graph.is_passing = True
         self._pieces: list[tuple[Piece, _PiecePlan | None]] = [
             (piece, _PiecePlan(backend, piece, read) if piece.graph.nodes else None) for piece in pieces
         ]
@@ -304,6 +306,15 @@ def _read_by(piece: Piece) -> Sequence[str]:
     """Return the values that a piece reads or sends."""
     parts = (gather.part for gather in piece.gathers)
     return [*piece.values, *parts, *(send.value for send in piece.sends)]
+
+
+def _passing(pieces: Sequence[Piece], results: Collection[str]) -> Iterator[Piece]:
+    """Yield the pieces that compute all rows at once for other members only."""
+    kept = {*results, *(name for piece in pieces for name in piece.values)}
+    kept |= {gather.part for piece in pieces for gather in piece.gathers}
+    for piece in pieces:
+        if kept.isdisjoint(piece.graph.outputs) and in_chunks(piece.graph) is None:
+            yield piece
 
 
 def _read_last(pieces: Sequence[Piece]) -> Sequence[Sequence[str]]:

@@ -116,6 +116,10 @@ class EmulatedGPU:
     def wait_uploads(self) -> None:
         self._do(self._uploaded)
 
+    def replace(self, address: int, content: npt.NDArray[Any]) -> None:
+        self.wait()
+        ctypes.memmove(address, content.ctypes.data, content.nbytes)
+
     def fetch(self, address: int, staged: npt.NDArray[Any]) -> None:
         self._check_works()
         self._check(address, staged.nbytes)
