@@ -331,6 +331,13 @@ class Environment:
         default="",
         unset="none",
     )
+    gpu_experts: int | None = _variable(
+        "CHASKI_GPU_EXPERTS",
+        "number",
+        "number of experts of each layer that a GPU has, while the processor computes the others; 0 for none",
+        _count,
+        unset="0",
+    )
     expert_memory: int | None = _variable(
         "CHASKI_EXPERT_MEMORY",
         "size",

@@ -35,6 +35,12 @@ _PLACING = (
         help="Keep the experts of all layers on the processor.",
     ),
     click.option(
+        "--gpu-experts",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Experts of each layer on a GPU, while the processor computes the others.  [default: 0]",
+    ),
+    click.option(
         "--override-tensor",
         "-ot",
         multiple=True,
@@ -43,7 +49,7 @@ _PLACING = (
         help="Place tensors whose names match on CPU, CUDA0 and so on; several with commas.",
     ),
 )
-_NAMES = ("num_gpu", "n_cpu_moe", "cpu_moe", "override_tensor")
+_NAMES = ("num_gpu", "n_cpu_moe", "cpu_moe", "gpu_experts", "override_tensor")
 
 
 def device_options(command: Command) -> Command:

@@ -92,6 +92,7 @@ def open_together(
     shares: Sequence[float] | None,
     behind_first: int | None = None,
     overrides: Sequence[Override] = (),
+    expert_slots: int = 0,
 ) -> Backend:
     """Open several devices of this machine as one backend, with one thread per device.
 
@@ -102,12 +103,14 @@ def open_together(
     behind_first  number of trailing layers that the devices after the first share in any case, counting the
                   output as one; None for any
     overrides  tensors that are on one of the devices wherever their layers are
+    expert_slots  number of experts of a layer that are with the rest of the layer, too, if `overrides` place
+                  its experts elsewhere
 
     Raises what opening a device raises.
     """
     from chaski.ml.sharded import open_here
 
-    return open_here(devices, options, name, split, shares, behind_first, overrides)
+    return open_here(devices, options, name, split, shares, behind_first, overrides, expert_slots)
 
 
 def split_layers(
@@ -116,6 +119,7 @@ def split_layers(
     shares: Sequence[float] | None,
     behind_first: int | None = None,
     overrides: Sequence[tuple[str, int]] = (),
+    expert_slots: int = 0,
 ) -> LayerSplit:
     """Return the layers of devices with this free memory in bytes, as `open_together` divides them.
 
@@ -127,7 +131,7 @@ def split_layers(
     if shares is None:
         num_bytes = sum(info.nbytes for info in tensors.values())
         shares = usual_shares(num_bytes, memory, [None] * len(memory))
-    split = LayerSplit(shares, behind_first, overrides)
+    split = LayerSplit(shares, behind_first, overrides, expert_slots)
     split.place([(Weight(info.shape, name=name), info) for name, info in tensors.items()])
     return split
 

@@ -44,6 +44,7 @@ class LoadOptions(TypedDict, total=False):
     n_cpu_moe: int | None
     cpu_moe: bool | None
     override_tensor: str | Sequence[str] | None
+    gpu_experts: int | None
     expert_memory: int | None
 
 
@@ -55,7 +56,11 @@ _ANSWER = GenerateOptions.__annotations__.keys()
 _LOAD = LoadOptions.__annotations__.keys() | {"progress"}
 _TYPES: tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...] = (
     (("projector", "draft"), lambda value: isinstance(value, str | os.PathLike), "a path or a name"),
-    (("num_gpu", "main_gpu", "n_cpu_moe", "expert_memory"), is_integer, "a whole number"),
+    (
+        ("num_gpu", "main_gpu", "n_cpu_moe", "gpu_experts", "expert_memory"),
+        is_integer,
+        "a whole number",
+    ),
     (("kv_type",), lambda value: isinstance(value, str), "the name of a type"),
     (("flash_attention", "cpu_moe"), lambda value: isinstance(value, bool), "True or False"),
     (("tensor_split",), lambda value: isinstance(value, list | tuple), "a list of numbers, one for each GPU"),

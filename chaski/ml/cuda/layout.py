@@ -34,4 +34,6 @@ def open_layout(
     on_gpus = {f"cuda:{number}": partial(open_on, number) for number in gpus.numbers}
     shares = gpus.shares if gpus.shares is None else (*([1.0] * len(on_cpu)), *gpus.shares)
     layers = sys.maxsize if gpus.layers is None and is_on_cpu else gpus.layers
-    return open_together(on_cpu | on_gpus, options, name, gpus.split, shares, layers, gpus.overrides)
+    return open_together(
+        on_cpu | on_gpus, options, name, gpus.split, shares, layers, gpus.overrides, gpus.expert_slots
+    )

@@ -44,6 +44,7 @@ def open_here(
     shares: Sequence[float] | None,
     behind_first: int | None = None,
     overrides: Sequence[Override] = (),
+    expert_slots: int = 0,
 ) -> ShardedBackend:
     """Open several devices of this machine as one backend; see `open_together`."""
     members = Members(LocalNodes(devices).nodes, options.flash_attention)
@@ -55,4 +56,4 @@ def open_here(
                 f"the model; the devices of the model are {', '.join(names)}"
             )
     known = [(each.pattern, names.index(each.device)) for each in overrides]
-    return ShardedBackend(members, split, shares, behind_first, known, name)
+    return ShardedBackend(members, split, shares, behind_first, known, name, expert_slots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
-from chaski.errors import ClusterError, OutOfMemoryError
+from chaski.errors import ClusterError, ModelError, OutOfMemoryError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.backend import ByDevice, CacheConfig, Device, Memory, ProgressCallback
@@ -19,16 +21,19 @@ from chaski.ml.graph import AdapterTable, DType, Graph, KVBuffer, KVRole, Weight
 from chaski.ml.rounding import Rounding, product_types
 from chaski.ml.sharded import encoding
 from chaski.ml.sharded.adapter_slots import ShardedSlots, note_adapted
+from chaski.ml.sharded.expert_tiers import ExpertTiers
 from chaski.ml.sharded.files import SameFile
 from chaski.ml.sharded.head import Members
 from chaski.ml.sharded.layers import LayerSplit
 from chaski.ml.sharded.pieces import cut_graph
 from chaski.ml.sharded.placement import HeldBuffer, Splitting
-from chaski.ml.sharded.plan import ShardedPlan
-from chaski.ml.sharded.rows import RowSplit, without_first_outputs
+from chaski.ml.sharded.plan import PlannedExperts, ShardedPlan
+from chaski.ml.sharded.rows import RowSplit
 from chaski.ml.sharded.shares import row_units, usual_shares
 
 __all__ = ["ShardedBackend"]
+
+_log = logging.getLogger(__name__)
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
@@ -48,6 +53,7 @@ class ShardedBackend:
         behind_first: int | None = None,
         overrides: Sequence[tuple[str, int]] = (),
         name: str = "sharded",
+        expert_slots: int = 0,
     ) -> None:
         """Create a backend of `members`. The last backend of these members to close also closes the members.
 
@@ -55,6 +61,7 @@ class ShardedBackend:
         behind_first  number of trailing layers on the members after the first, see `LayerSplit`
         overrides  regular expressions for names of weights, each with the member that has these
         name  the backend's name for `open_backend`
+        expert_slots  see `LayerSplit`
         """
         self.name = name
         self._members = members
@@ -62,6 +69,8 @@ class ShardedBackend:
         self._shares = shares
         self._behind_first = behind_first
         self._overrides = overrides
+        self._expert_slots = expert_slots
+        self._tiers: ExpertTiers | None = None
         self._rounds = members.rule.startswith("native") and members.are_far
         self._number = members.add_backend()
         self._splitting: Splitting = RowSplit([1] * len(members)) if split == "rows" else LayerSplit([])
@@ -107,9 +116,11 @@ class ShardedBackend:
         self._types = {weight: info.type for weight, info in weights}
         self._splitting = self._usual_split(sum(info.nbytes for _, info in weights))
         on_each = self._splitting.place(weights)
+        if isinstance(self._splitting, LayerSplit) and self._splitting.tiers.layers:
+            self._tiers = self._splitting.tiers
         for weight, _ in weights:
             weight.handle = self._splitting.held[weight]
-        paths = list(dict.fromkeys(info.path for _, info in weights))
+        paths = self._paths = list(dict.fromkeys(info.path for _, info in weights))
         files = [SameFile.of(path) for path in paths]
         described = [{"path": f.path, "num_bytes": f.num_bytes, "fingerprint": f.fingerprint} for f in files]
         self._members.ask_all(
@@ -181,8 +192,7 @@ class ShardedBackend:
         return ShardedCells(self._members, [bool(each["buffers"]) for each in fields], self._number, number)
 
     def compile(self, graph: Graph) -> ShardedPlan:
-        if self._split == "rows":
-            graph = without_first_outputs(graph)
+        graph = self._splitting.prepared(graph)
         free = FreeNodes()
         placed = self._splitting.place_nodes(graph, free)
         note_adapted(graph, placed, self._splitting.units)
@@ -200,7 +210,28 @@ class ShardedBackend:
             arrays.append(own)
         self._members.ask_all("compile", fields, arrays)
         number, self._num_plans = self._num_plans, self._num_plans + 1
-        return ShardedPlan(graph, pieces, results, self._members, self._number, number)
+        experts = None
+        if self._tiers is not None and isinstance(self._splitting, LayerSplit) and self._splitting.routes:
+            experts = PlannedExperts(self._tiers, self._splitting.routes, self._move_experts)
+        return ShardedPlan(graph, pieces, results, self._members, self._number, number, experts)
+
+    def _move_experts(self) -> None:
+        """Put experts into slots that are due to change; those that cannot be read stay where they are."""
+        assert self._tiers is not None
+        moves = self._tiers.due()
+        for member in dict.fromkeys(move.layer.gpu for move in moves):
+            own = [move for move in moves if move.layer.gpu == member]
+            fields: dict[str, Any] = {"backend": self._number, "slots": [], "tensors": []}
+            for move in own:
+                for weight, info in move.tensors():
+                    fields["slots"].append([weight, move.slot])
+                    fields["tensors"].append(encoding.encode_tensor(info, self._paths.index(info.path)))
+            try:
+                self._members[member].ask("put_experts", fields)
+            except ModelError as error:
+                _log.warning("experts stay where they are: %s", error)
+            else:
+                self._tiers.moved(own)
 
     def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
         fields = {"backend": self._number, "slots": slots, "matrices": matrices, "max_width": max_width}
@@ -211,15 +242,16 @@ class ShardedBackend:
 
     def sibling(self) -> ShardedBackend:
         self._ask_all("sibling")
-        places = self._behind_first, self._overrides
-        return ShardedBackend(self._members, self._split, self._shares, *places, self.name)
+        places = self._behind_first, self._overrides, self.name, self._expert_slots
+        return ShardedBackend(self._members, self._split, self._shares, *places)
 
     def memory(self) -> Memory:
         parts = []
         for member, (fields, _) in enumerate(self._ask_all("memory")):
             names = {held["device"]: self._device_name(member, held["device"]) for held in fields["memory"]}
-            parts.append(encoding.decode_memory(fields["memory"], names))
-        return reduce(Memory.__add__, parts)
+            parts.append(encoding.decode_memory(fields, names))
+        memory = reduce(Memory.__add__, parts)
+        return memory if self._tiers is None else replace(memory, experts=self._tiers.counts(memory.experts))
 
     def close(self) -> None:
         """Release the memory of all members that are not lost."""
@@ -258,7 +290,7 @@ class ShardedBackend:
             speeds = [found["speed"] for found, _ in replies]
             shares, are_known = usual_shares(num_bytes, memory, speeds), all(speeds)
         if self._split == "layers":
-            return LayerSplit(shares, self._behind_first, self._overrides)
+            return LayerSplit(shares, self._behind_first, self._overrides, self._expert_slots)
         return RowSplit(row_units(shares) if are_known else [1] * len(shares))
 
 

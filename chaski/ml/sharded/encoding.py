@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from chaski.errors import ClusterError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
-from chaski.ml.backend import CacheConfig, Device, DeviceMemory, Memory
+from chaski.ml.backend import CacheConfig, Device, DeviceMemory, LayerExperts, Memory
 from chaski.ml.graph import AdapterTable, Dim, DType, Graph, KVBuffer, Operand, Shape, Tensor, Weight
 from chaski.ml.sharded.pieces import Gather, Piece, Send
 from chaski.ml.sharded.placement import Cut
@@ -206,15 +206,15 @@ def device(fields: Fields, name: str) -> Device:
     return replace(convert(fields, Device), name=name)
 
 
-def encode_memory(memory: Memory) -> list[Fields]:
-    fields: list[Fields] = to_builtins(memory.devices)
-    return fields
+def encode_memory(memory: Memory) -> Fields:
+    return {"memory": to_builtins(memory.devices), "experts": to_builtins(memory.experts)}
 
 
-def decode_memory(devices: Sequence[Fields], names: Mapping[str, str]) -> Memory:
+def decode_memory(fields: Fields, names: Mapping[str, str]) -> Memory:
     """Return the memory that a member holds, with its devices renamed by `names`."""
-    held = convert(devices, tuple[DeviceMemory, ...])
-    return Memory(tuple(replace(each, device=names[each.device]) for each in held))
+    held = convert(fields["memory"], tuple[DeviceMemory, ...])
+    experts = convert(fields["experts"], tuple[LayerExperts, ...])
+    return Memory(tuple(replace(each, device=names[each.device]) for each in held), experts)
 
 
 def encode_cache_config(config: CacheConfig) -> Fields:

@@ -6,17 +6,21 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from chaski.errors import OptionError, UnsupportedError
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.cached_ops import CONTENTS
 from chaski.ml.free_nodes import FreeNodes
 from chaski.ml.graph import Graph, KVBuffer, KVRole, Tensor, Weight
+from chaski.ml.sharded.expert_tiers import ExpertTiers, SplitExperts, TieredLayer
 from chaski.ml.sharded.placement import Held, HeldBuffer, HeldWeight, Placed, Units
 
 __all__ = ["LayerSplit"]
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
-_OF_EXPERTS = ("dispatch", "scale_by_expert", "combine")
+_EXPERTS = re.compile(r"blk\.(\d+)\.\w+_exps\.")
+_OF_EXPERTS = ("dispatch", "scale_by_expert", "join_experts", "combine")
 """Operations that are computed where the experts are, whose rows they sort and add up."""
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
@@ -33,17 +37,22 @@ class LayerSplit:
         shares: Sequence[float],
         behind_first: int | None = None,
         overrides: Sequence[tuple[str, int]] = (),
+        expert_slots: int = 0,
     ) -> None:
         """Create a split with a number of trailing layers behind the first member; None for any number.
 
         The output counts as one layer. A weight whose name contains a match of one of the regular expressions
-        in `overrides` is on that member, wherever the rest of its layer is; the first match counts.
+        in `overrides` is on that member, wherever the rest of its layer is; the first match counts. If these
+        place all experts of a layer elsewhere, `expert_slots` of them are with the rest of the layer, too.
         """
         self._shares = shares
         self._overrides = [(re.compile(pattern), member) for pattern, member in overrides]
         self._behind_first = behind_first
         self._last_layers: Sequence[int] = [0] * len(shares)
         self._held: dict[Weight, Sequence[HeldWeight]] = {}
+        self._expert_slots = expert_slots
+        self._experts: SplitExperts | None = None
+        self.tiers = ExpertTiers()
 
     @property
     def description(self) -> str:
@@ -81,7 +90,47 @@ class LayerSplit:
                 on_each[member].append((own, info))
                 held[member] = HeldWeight(own)
             self._held[weight] = held
+        self._place_in_slots(weights, on_each)
         return on_each
+
+    def _place_in_slots(
+        self,
+        weights: Sequence[tuple[Weight, TensorInfo]],
+        on_each: Sequence[list[tuple[Weight, TensorInfo]]],
+    ) -> None:
+        """Give layers whose experts are elsewhere slots for some of them."""
+        by_layer: dict[int, list[tuple[Weight, TensorInfo]]] = {}
+        for weight, info in weights:
+            if (found := _EXPERTS.match(weight.name)) is not None:
+                by_layer.setdefault(int(found[1]), []).append((weight, info))
+        for layer, stacks in by_layer.items():
+            members = {self.member_of(weight.name) for weight, _ in stacks}
+            host, gpu = members.pop(), self.member_of_layer(layer)
+            experts = stacks[0][1].shape[0]
+            slots = min(self._expert_slots, experts - 1)
+            is_odd = members or host == gpu or any(info.shape[0] != experts for _, info in stacks)
+            if is_odd or slots < 1:
+                continue
+            tensors = []
+            for weight, info in stacks:
+                shape = (slots, *weight.shape[1:])
+                own = Weight(shape, plain=weight.plain, name=weight.name, handle=len(on_each[gpu]))
+                tensors.append((len(on_each[gpu]), info))
+                on_each[gpu].append((own, info.part(info.name, 0, slice(slots))))
+                held = list(self._held[weight])
+                held[gpu] = HeldWeight(part=own)
+                self._held[weight] = held
+            owners = np.arange(slots, dtype=np.int32)
+            tiered = TieredLayer(layer, host, gpu, experts, slots, tensors, owners)
+            self.tiers.add(tiered, [weight for weight, _ in stacks])
+
+    def prepared(self, graph: Graph) -> Graph:
+        self._experts = self.tiers.split(graph)
+        return self._experts.graph
+
+    @property
+    def routes(self) -> Mapping[str, TieredLayer]:
+        return {} if self._experts is None else self._experts.routes
 
     def heads(self, role: KVRole, heads: int, layer: int | None) -> Sequence[int]:
         member = 0 if layer is None else self.member_of_layer(layer)
@@ -95,6 +144,7 @@ class LayerSplit:
         places: dict[Tensor, int] = {}
         movable: list[Tensor] = []
         with_experts = self._with_experts(graph)
+        late = frozenset() if self._experts is None else self._experts.late
         for node in graph.nodes:
             if free.has(node):
                 continue
@@ -114,17 +164,23 @@ class LayerSplit:
                 movable.append(node)
             places[node] = fixed.pop() if fixed else max((places[x] for x in tensors), default=0)
         _move(graph, places, movable)
-        return {node: Placed([place], None, [None] * len(node.operands)) for node, place in places.items()}
+        return {
+            node: Placed([place], None, [None] * len(node.operands), node in late, is_late=node in late)
+            for node, place in places.items()
+        }
 
     def _with_experts(self, graph: Graph) -> Mapping[Tensor, int]:
         """Return the members of the operations around products with experts, which have no weights."""
-        members: dict[Tensor, int] = {}
+        members = {} if self._experts is None else dict(self._experts.groups)
         for node in graph.nodes:
             if node.op == "expert_linear":
                 groups, weight = node.operands[1:3]
                 assert isinstance(groups, Tensor)
                 assert isinstance(weight, Weight)
-                members[groups] = self._member_with(weight, node)
+                if self._experts is None or groups not in self._experts.groups:
+                    members[groups] = self._member_with(weight, node)
+                else:
+                    members[node] = members[groups]
         for node in graph.nodes:
             if (
                 node.op in _OF_EXPERTS

@@ -189,9 +189,11 @@ class _Cutting:
             contents = [x for x in node.operands if isinstance(x, Tensor) and x.op in CONTENTS]
             buffers += [x for each in contents for x in each.operands if isinstance(x, KVBuffer)]
             level = max((touched.get(buffer, 0) for buffer in buffers), default=0)
+            place = self._placed[node]
             for source, axis in self.reads(node):
-                travels = any(self.is_gathered(source, axis, m) for m in self._placed[node].members)
-                level = max(level, levels[source] + travels)
+                travels = any(self.is_gathered(source, axis, m) for m in place.members)
+                waits = place.is_late and not self._placed[source].is_late
+                level = max(level, levels[source] + (travels or waits))
             levels[node] = level
             touched |= dict.fromkeys(buffers, level)
         return levels

@@ -82,6 +82,7 @@ class Placed(Struct, frozen=True):
     needs    for each operand the axis along which a part of it is read; None if all of it is read
     has_parts  whether the node's weights are parts, like its result
     owned    the table and its cut, if the result has rows of a table that is cut
+    is_late  other members compute at the same time: values that these wait for are sent before
     """
 
     members: Sequence[int]
@@ -89,6 +90,7 @@ class Placed(Struct, frozen=True):
     needs: Sequence[int | None]
     has_parts: bool = False
     owned: Owned | None = None
+    is_late: bool = False
 
 
 Held = Mapping[Weight, Sequence[HeldWeight]]
@@ -117,6 +119,9 @@ class Splitting(Protocol):
 
     def heads(self, role: KVRole, heads: int, layer: int | None) -> Sequence[int]:
         """Return the number of heads of a layer that each member stores."""
+
+    def prepared(self, graph: Graph) -> Graph:
+        """Return a graph with the same results whose nodes can be placed. It is the next to be placed."""
 
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
         """Place every node that is not free. Raises UnsupportedError for what cannot be split this way."""

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from chaski.errors import ClusterError
 from chaski.ml.graph import Dim, DType, Graph, Tensor
 from chaski.ml.plan import FromLaunch, Input, misfit
+from chaski.ml.sharded.expert_tiers import ExpertTiers, TieredLayer
 from chaski.ml.sharded.frames import Message
 from chaski.ml.sharded.head import Members
 from chaski.ml.sharded.pieces import Piece, Result, TopOfParts
 from chaski.ml.sharded.placement import joined
 
-__all__ = ["ShardedLaunch", "ShardedPlan"]
+__all__ = ["PlannedExperts", "ShardedLaunch", "ShardedPlan"]
 
 F32 = npt.NDArray[np.float32]
 
@@ -26,6 +29,28 @@ F32 = npt.NDArray[np.float32]
 _NOTICED = 1.0
 
 _TYPES: Mapping[DType, npt.DTypeLike] = {DType.I32: np.int32, DType.F32: np.float32, DType.F16: np.float16}
+
+
+class PlannedExperts(Struct, frozen=True):
+    """The experts of a plan that are in two places.
+
+    tiers   their places and the choices of tokens
+    routes  by the name of an output with the choices of tokens: its layer
+    move    lets experts change their places between two launches
+    """
+
+    tiers: ExpertTiers
+    routes: Mapping[str, TieredLayer]
+    move: Callable[[], None]
+
+    def places(self) -> Mapping[str, npt.NDArray[np.int32]]:
+        """Return the inputs with the places for a launch, by name."""
+        self.move()
+        return self.tiers.inputs
+
+    def note(self, found: Mapping[str, F32], places: Mapping[str, npt.NDArray[np.int32]]) -> None:
+        """Count the choices of a launch, from the outputs that have arrived."""
+        self.tiers.note({layer: found[name] for name, layer in self.routes.items() if name in found}, places)
 
 
 class ShardedPlan:
@@ -39,9 +64,11 @@ class ShardedPlan:
         members: Members,
         backend: int,
         number: int,
+        experts: PlannedExperts | None = None,
     ) -> None:
         self._members = members
         self._inputs = graph.inputs
+        self._experts = experts
         self._dims = {d.name: d.maximum for node in graph.nodes for d in node.shape if isinstance(d, Dim)}
         self._results = results
         self._plan = {"backend": backend, "plan": number}
@@ -50,6 +77,11 @@ class ShardedPlan:
         self._taking_part = [number for number, some in enumerate(pieces) if some]
 
     def launch(self, inputs: Mapping[str, Input], sizes: Mapping[str, int] | None = None) -> ShardedLaunch:
+        note = None
+        if self._experts is not None:
+            places = self._experts.places()
+            inputs = {**inputs, **{name: places[name] for name in self._inputs if name in places}}
+            note = partial(self._experts.note, places=places)
         if inputs.keys() != self._inputs.keys():
             raise misfit(inputs, self._inputs)
         given = dict(sizes) if sizes else {}
@@ -65,7 +97,7 @@ class ShardedPlan:
         replies = {member: request.reply for member, request in requests.items()}
         tops = {name: result.top for name, result in self._results.items() if result.top is not None}
         counts = {name: arrays[top.counts] for name, top in tops.items()}
-        launch = ShardedLaunch(self._members, run, replies, self._results, given, counts)
+        launch = ShardedLaunch(self._members, run, replies, self._results, given, counts, note)
         self._members.send_together(list(requests.values()))
         return launch
 
@@ -94,8 +126,14 @@ class ShardedLaunch:
         results: Mapping[str, Result],
         sizes: Mapping[str, int],
         counts: Mapping[str, npt.NDArray[Any]],
+        note: Callable[[Mapping[str, F32]], None] | None = None,
     ) -> None:
-        """`counts`: for results that are the largest elements of rows, the number for each row."""
+        """Create the run.
+
+        counts  for results that are the largest elements of rows, the number for each row
+        note    receives the results that have arrived with the replies
+        """
+        self._note = note
         self._members = members
         self._counts = counts
         self._run = run
@@ -130,6 +168,9 @@ class ShardedLaunch:
             own = next((error for error in failures if not isinstance(error, ClusterError)), None)
             self._failure = self._members.failure or own or self._members.loss(_NOTICED) or failures[0]
             raise self._failure
+        if self._note is not None:
+            keys = {name: (result.members[0], result.value) for name, result in self._results.items()}
+            self._note({name: self._known[key] for name, key in keys.items() if key in self._known})
 
     def rows(self, output: str, begin: int = 0, end: int | None = None) -> F32:
         self.wait()

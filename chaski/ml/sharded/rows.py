@@ -82,6 +82,9 @@ class RowSplit:
         is_cut = role is not KVRole.STATES and heads % sum(self.units) == 0
         return [heads // sum(self.units) * own if is_cut else heads for own in self.units]
 
+    def prepared(self, graph: Graph) -> Graph:
+        return without_first_outputs(graph)
+
     def place_nodes(self, graph: Graph, free: FreeNodes) -> Mapping[Tensor, Placed]:
         placed: dict[Tensor, Placed] = {}
         axes: dict[Tensor, int | None] = {}

@@ -23,6 +23,7 @@ from chaski.ml.backend import (
     CellRows,
     Device,
     DeviceMemory,
+    HasExpertSlots,
     LoraMatrices,
     Memory,
 )
@@ -65,6 +66,8 @@ class _Part:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.weights: list[Weight] = []
+        self.files: list[Path] = []
+        self.contents: list[np.memmap[Any, np.dtype[np.uint8]]] = []
         self.buffers: list[KVBuffer] = []
         self.cell_rows: list[CellRows] = []
         self.plans: list[MemberPlan] = []
@@ -103,6 +106,7 @@ class Session:
             "devices": self._devices,
             "sibling": self._sibling,
             "place": self._place,
+            "put_experts": self._put_experts,
             "kv_buffer": self._kv_buffer,
             "kv_bytes": self._kv_bytes,
             "cell_rows": self._cell_rows,
@@ -228,8 +232,8 @@ class Session:
 
     def _place(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
         part = self._part(fields)
-        files = [SameFile(**each).find(self._folders) for each in fields["files"]]
-        contents = [np.memmap(path, np.uint8, "r") for path in files]
+        files = part.files = [SameFile(**each).find(self._folders) for each in fields["files"]]
+        contents = part.contents = [np.memmap(path, np.uint8, "r") for path in files]
         placed = []
         for weight, tensor in zip(fields["weights"], fields["tensors"], strict=True):
             own = encoding.decode_weight(weight)
@@ -241,6 +245,18 @@ class Session:
             placed.append((own, info))
         part.backend.place(placed)
         part.weights = [weight for weight, _ in placed]
+        return {}, []
+
+    def _put_experts(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
+        part = self._part(fields)
+        if not isinstance(part.backend, HasExpertSlots):
+            raise ClusterError("its backend cannot exchange experts")
+        contents = []
+        for (weight, slot), tensor in zip(fields["slots"], fields["tensors"], strict=True):
+            file = tensor["file"]
+            info = encoding.decode_tensor(tensor, part.files[file], part.contents[file])
+            contents.append((part.weights[weight], slot, info))
+        part.backend.put_experts(contents)
         return {}, []
 
     def _kv_buffer(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
@@ -310,7 +326,7 @@ class Session:
         part = self._part(fields)
         values = max((plan.bytes for plan in part.plans), default=0)
         held = part.backend.memory() + Memory((DeviceMemory(HOST, plans=values),))
-        return {"memory": encoding.encode_memory(held)}, []
+        return encoding.encode_memory(held), []
 
     def _load(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
         self._part(fields).backend.load(lambda share: self._reply({"id": fields["id"], "share": share}))
@@ -340,6 +356,7 @@ class Session:
         part = self._part(fields)
         part.backend.close()
         part.weights, part.buffers, part.cell_rows, part.plans, part.tables = [], [], [], [], []
+        part.contents = []
         return {}, []
 
     def _part(self, fields: Fields) -> _Part:

@@ -12,14 +12,25 @@ from chaski.ml import split_layers
 from chaski.ml.backend import HOST, GPUOptions
 from chaski.runner.fitting.work import Work
 
-__all__ = ["Layout"]
+__all__ = ["Layout", "Slots"]
+
+
+class Slots(Struct, frozen=True):
+    """Experts of a stack that a GPU has as well: the share of all of them that has slots there."""
+
+    device: str
+    share: float
 
 
 class Layout(Struct, frozen=True):
-    """The device of each matrix by its name, and of each layer's keys and values as in `Work.contexts`."""
+    """The device of each matrix by its name, and of each layer's keys and values as in `Work.contexts`.
+
+    slots  by name of a stack: the slots that a GPU has for some of its experts
+    """
 
     weights: Mapping[str, str]
     contexts: Sequence[str]
+    slots: Mapping[str, Slots] = {}
 
     @classmethod
     def of(
@@ -39,6 +50,11 @@ class Layout(Struct, frozen=True):
         return cls(
             {name: devices[split.member_of(name)] for name in file.tensors},
             [devices[split.member_of_layer(layer)] for layer in range(len(work.contexts))],
+            {
+                info.name: Slots(devices[layer.gpu], layer.slots / layer.experts)
+                for layer in split.tiers.layers
+                for _, info in layer.tensors
+            },
         )
 
     def bytes_on(self, work: Work) -> dict[str, int]:
@@ -71,6 +87,9 @@ class Layout(Struct, frozen=True):
             yield f"{_numbered(without)} of {work.layers} layers without their experts"
         if alone := experts - others:
             yield f"the experts of {_numbered(alone)} of {work.layers} layers"
+        hot = {m.layer: self.slots[m.name] for m in work.matrices if m.name in self.slots}
+        if shares := [slots.share for slots in hot.values() if slots.device == device]:
+            yield f"{shares[0] * work.experts:.0f} of {work.experts} experts of {len(shares)} layers as well"
         if any(name.startswith("token_embd") for name in outside):
             yield "embeddings"
         if any(name.startswith("output.") for name in outside):
@@ -79,13 +98,13 @@ class Layout(Struct, frozen=True):
 
 def _split(
     place: GPUOptions, devices: Sequence[str]
-) -> tuple[Sequence[float] | None, int | None, Sequence[tuple[str, int]]]:
-    """Return shares, trailing layers and overrides, as `chaski.ml.cuda.layout` chooses them."""
+) -> tuple[Sequence[float] | None, int | None, Sequence[tuple[str, int]], int]:
+    """Return shares, trailing layers, overrides and slots, as `chaski.ml.cuda.layout` chooses them."""
     is_on_cpu = HOST in devices
     shares = None if place.shares is None else (*([1.0] if is_on_cpu else ()), *place.shares)
     layers = sys.maxsize if place.layers is None and is_on_cpu else place.layers
     overrides = [(each.pattern, devices.index(each.device)) for each in place.overrides]
-    return shares, layers, overrides
+    return shares, layers, overrides, place.expert_slots
 
 
 def _numbered(layers: set[int]) -> str:

@@ -1,10 +1,13 @@
 """Predicted rates of a model on the devices of a machine, from what each device reads and multiplies.
 
-Devices compute their layers one after the other, so the seconds of a batch add up. A matrix takes as long as
-reading it or multiplying with it, whichever is longer. Attention takes as long as reading keys and values for
-one token, and as its multiply-adds for many. Weights that no memory holds are read from their file for each
-batch, while others are computed; of experts only those that tokens choose, while nothing else is computed.
-Chosen experts are assumed to be in memory as often as any others.
+Devices compute their layers one after the other, so the seconds of a batch add up. Only where a GPU has slots
+for some experts of a layer, both devices compute experts at the same time, and the longer time counts. A
+matrix takes as long as reading it or multiplying with it, whichever is longer. Attention takes as long as
+reading keys and values for one token, and as its multiply-adds for many. Weights that no memory holds are
+read from their file for each batch, while others are computed; of experts only those that tokens choose,
+while nothing else is computed. Chosen experts are assumed to be in memory as often as any others. Slots of a
+GPU have the experts that tokens choose most: `_POPULARITY` is the assumed share of choices that find their
+expert there.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ _BETWEEN = 5e-4
 _SINGLE = 0.5
 # Rows that go from one device to another and back take so long to begin.
 _TRANSFER = 3e-5
+# The most chosen share s of a layer's experts gets the share s ** _POPULARITY of choices: 31 % for a seventh.
+# Two engines report that such slots make a mixture 1.21 and 1.31 times as fast. Not measured with chaski.
+_POPULARITY = 0.6
 
 
 class FileTier(Struct, frozen=True):
@@ -112,7 +118,14 @@ def predict(
         device = layout.weights[matrix.name]
         rows = outputs if _is_output(matrix) else tokens
         read = work.bytes_read(matrix, tokens)
-        seconds[device] += _product_seconds(work, matrix, rates.devices[device], rows, read)
+        hot = layout.slots.get(matrix.name)
+        share = 0.0 if hot is None else hot.share**_POPULARITY
+        own = (1 - share) * _product_seconds(work, matrix, rates.devices[device], rows, read)
+        seconds[device] += own
+        if hot is not None:
+            beside = share * _product_seconds(work, matrix, rates.devices[hot.device], rows, read)
+            seconds[hot.device] += max(0.0, beside - own)
+            read *= 1 - share
         tier = rates.file if device == HOST else None
         if tier is not None and (matrix.is_expert or not tier.is_of_experts):
             from_file += tier.share * read
@@ -127,6 +140,8 @@ def predict(
         seconds["file"] = reading if rates.file.is_of_experts else max(0.0, reading - seconds.get(HOST, 0.0))
     moves = _moves(work, layout)
     between = _BETWEEN + moves * (_TRANSFER + 4 * work.hidden * tokens / rates.link)
+    hot_layers = len({matrix.layer for matrix in work.matrices if matrix.name in layout.slots})
+    between += hot_layers * (_TRANSFER + 4 * work.hidden * work.used * tokens / rates.link)
     return {**seconds, "between": between}
 
 

@@ -30,6 +30,7 @@ class GPUWishes(Struct, frozen=True):
     main_gpu  the number of the GPU that has the model where one is enough
     tensor_split  how much of the model each GPU takes, in the driver's order
     n_cpu_moe  number of leading layers whose experts are on the processor
+    gpu_experts  number of experts of each of these layers that a GPU has as well
     overrides  tensors that the user wants on a device
     split  `layers` or `rows`, where several GPUs have all of a model
     spread  several GPUs share a model even if one GPU has room for it
@@ -40,6 +41,7 @@ class GPUWishes(Struct, frozen=True):
     main_gpu: int | None = None
     tensor_split: tuple[float, ...] = ()
     n_cpu_moe: int | None = None
+    gpu_experts: int | None = None
     overrides: tuple[Override, ...] = ()
     split: str = "layers"
     spread: bool = False
@@ -54,6 +56,7 @@ class GPUWishes(Struct, frozen=True):
         n_cpu_moe: int | None = None,
         cpu_moe: bool | None = None,
         override_tensor: str | Sequence[str] | None = None,
+        gpu_experts: int | None = None,
     ) -> Self:
         """Fill in options that are None from the environment. Raises OptionError for invalid options."""
         environment = Environment.read()
@@ -65,12 +68,18 @@ class GPUWishes(Struct, frozen=True):
             n_cpu_moe = ALL_LAYERS if is_all else environment.n_cpu_moe
         elif cpu_moe:
             raise OptionError("cpu_moe and n_cpu_moe are two ways to place experts; set one of them")
+        gpu_experts = environment.gpu_experts if gpu_experts is None else gpu_experts
+        if gpu_experts is not None and gpu_experts < 0:
+            raise OptionError(f"gpu_experts = {gpu_experts} must be at least 0")
+        if gpu_experts and n_cpu_moe is None:
+            n_cpu_moe = ALL_LAYERS
         overrides = environment.override_tensor if override_tensor is None else override_tensor
         return cls(
             None if num_gpu is None or num_gpu < 0 else num_gpu,
             environment.main_gpu if main_gpu is None else main_gpu,
             environment.tensor_split if tensor_split is None else checked_split(tensor_split),
             n_cpu_moe,
+            gpu_experts,
             read_overrides(overrides),
             environment.split,
             environment.sched_spread,
@@ -144,7 +153,8 @@ class GPUWishes(Struct, frozen=True):
         """Return a place with the overrides of the user."""
         if self.overrides:
             place = replace(place, overrides=self.overrides, split="layers")
-        return self.with_experts(place, self.n_cpu_moe or 0)
+        place = self.with_experts(place, self.n_cpu_moe or 0)
+        return replace(place, expert_slots=self.gpu_experts or 0)
 
     @staticmethod
     def with_experts(place: GPUOptions, layers: int) -> GPUOptions:

@@ -101,6 +101,7 @@ def load(
     n_cpu_moe: int | None = None,
     cpu_moe: bool | None = None,
     override_tensor: str | Sequence[str] | None = None,
+    gpu_experts: int | None = None,
     expert_memory: int | None = None,
     progress: ProgressOption = False,
     **unknown: Never,
@@ -142,6 +143,9 @@ def load(
     cpu_moe       the experts of all layers are on the processor
     override_tensor  devices of tensors by their names, in llama.cpp's form: PATTERN=DEVICE, where DEVICE is
                   CPU or CUDA0 and so on, several separated by commas or in a list
+    gpu_experts   number of experts of each layer that a GPU has, those that tokens choose most, while the
+                  processor computes the others of the layers of `n_cpu_moe`, or else of all layers; 0 by
+                  default
     expert_memory  the most bytes of this machine's memory for experts. The others are read from the file when
                   tokens choose them. All experts by default, or what the rest of a large model leaves free
     engine        native, or None for the one that has the architecture; llama.cpp computes in workers only
@@ -172,6 +176,7 @@ def load(
         n_cpu_moe=n_cpu_moe,
         cpu_moe=cpu_moe,
         override_tensor=override_tensor,
+        gpu_experts=gpu_experts,
         expert_memory=expert_memory,
     )
     prompt_cache = plain(prompt_cache)

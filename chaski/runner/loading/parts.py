@@ -67,6 +67,7 @@ class PartOptions(Struct, frozen=True, kw_only=True):
     n_cpu_moe: int | None = None
     cpu_moe: bool | None = None
     override_tensor: str | Sequence[str] | None = None
+    gpu_experts: int | None = None
     expert_memory: int | None = None
 
 
@@ -110,6 +111,7 @@ class ModelParts(Struct, frozen=True):
             asked.tensor_split,
             *_experts(asked, loading),
             overrides,
+            asked.gpu_experts,
         )
         if overrides is not None:  # those of the environment are for all models
             gpus.check_names(model.file.tensors)
