@@ -21,5 +21,14 @@ def test_layers_that_are_alike() -> None:
     assert found.startswith("60% of requests in memory, room for 25%, ")
 
 
+def test_a_gpu_with_slots() -> None:
+    layers = [layer(0, 100, 60) | {"gpu_hits": 30, "gpu_slots": 3}, layer(1, 100, 50) | {"gpu_hits": 50}]
+    layers[1]["gpu_slots"] = 3
+    assert experts_line(layers) == (
+        "95% of requests in memory or on a GPU (layer 0: 90%), 40% on a GPU with room for 12%, "
+        "room for 25% in memory, 3 MB read"
+    )
+
+
 def test_a_model_that_has_not_answered() -> None:
     assert experts_line([layer(0, 0, 0)]) == "room for 25%, none requested yet"

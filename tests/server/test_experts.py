@@ -56,7 +56,7 @@ def test_hits_of_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         if sample.name.startswith("chaski_expert_")
     }
     names = {"requests_total": "requests", "hits_total": "hits", "read_bytes_total": "bytes_read"}
-    names["slots"] = "slots"
+    names |= {"slots": "slots", "gpu_hits_total": "gpu_hits", "gpu_slots": "gpu_slots"}
     assert samples == {
         (f"chaski_expert_{name}", layer): counts[field]
         for layer, counts in layers.items()

@@ -102,7 +102,7 @@ class Gauges:
         yield from (waiting, running, places, memory, by_device, *prefixes.values())
 
     def _of_experts(self) -> Iterator[Metric]:
-        """Yield what layers whose experts do not all fit into memory have requested and read."""
+        """Yield what layers whose experts are in several places have requested and read."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         labels = ["model", "layer"]
@@ -110,11 +110,17 @@ class Gauges:
             "chaski_expert_requests", "Matrices of experts that batches requested", labels=labels
         )
         hits = CounterMetricFamily("chaski_expert_hits", "Of these, matrices in memory", labels=labels)
+        gpu_hits = CounterMetricFamily(
+            "chaski_expert_gpu_hits", "Of these, matrices that a GPU computed instead", labels=labels
+        )
         read = CounterMetricFamily(
             "chaski_expert_read_bytes", "Bytes of experts that were read from the file", labels=labels
         )
         slots = GaugeMetricFamily(
             "chaski_expert_slots", "Matrices of experts for which memory has room", labels=labels
+        )
+        gpu_slots = GaugeMetricFamily(
+            "chaski_expert_gpu_slots", "Matrices of experts for which a GPU has room", labels=labels
         )
         for model in self._models.loaded:
             for layer in model.info.memory.experts:
@@ -123,7 +129,9 @@ class Gauges:
                 hits.add_metric(label, layer.hits)
                 read.add_metric(label, layer.bytes_read)
                 slots.add_metric(label, layer.slots)
-        yield from (requests, hits, read, slots)
+                gpu_hits.add_metric(label, layer.gpu_hits)
+                gpu_slots.add_metric(label, layer.gpu_slots)
+        yield from (requests, hits, gpu_hits, read, slots, gpu_slots)
 
     def _of_nodes(self) -> Iterator[Metric]:
         """Yield the series of models that have replicas, by node and by replica."""
