@@ -3,9 +3,10 @@
 A round has one model with room for few experts. One or two processes answer its requests, with a prefix cache
 on disk that both share. Meanwhile the room for experts grows and shrinks, processes are killed, the file is
 cut within its experts and made whole again, or replaced by a shorter one, and no more can be written to the
-disk. Each answer is compared bit for bit with that of the model in memory, alone. Only where the file was
-cut may a request end with an error instead. The default tests run a few rounds;
-`python -m tests.random_experts 5000` runs at least as many requests.
+disk. In some rounds an emulated GPU has a few experts of each layer, which move as tokens choose them. Each
+answer is compared bit for bit with that of the model in memory, alone. Only where the file was cut may a
+request end with an error instead. The default tests run a few rounds; `python -m tests.random_experts 5000`
+runs at least as many requests.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import resource
 import select
 import signal
 import tempfile
-import threading
 import time
 import traceback
 from collections import Counter
@@ -36,8 +36,10 @@ from chaski.errors import ChaskiError, ModelError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.ml.cpu import experts
-from chaski.ml.cpu.backend import CPUBackend
+from chaski.ml.cpu.experts import ExpertMemory
+from chaski.ml.sharded import expert_tiers
 from chaski.runner.prefix import naming, tiers
+from tests.cuda.emulated import NAME
 from tests.ml.test_expert_store import least_memory
 from tests.rewriting import all_tensors
 
@@ -76,17 +78,19 @@ class Round:
             "threads": 1,
         }
         self.cuts = self.random.random() < 0.4
+        self.has_gpu = seed // len(NAMES) % 3 == 1
         self.stems = [self._ids(64) for _ in range(3)]
         self.requests = [self._request() for _ in range(count)]
         self.wrong: list[str] = []
         self.counts: Counter[str] = Counter()
 
     def __str__(self) -> str:
-        return f"{self.name} {self.settings}, {'cut' if self.cuts else 'whole'}: {dict(self.counts)}"
+        places = f"{'cut' if self.cuts else 'whole'}{', GPU' if self.has_gpu else ''}"
+        return f"{self.name} {self.settings}, {places}: {dict(self.counts)}"
 
     def run(self) -> None:
         """Answer all requests, each by the first process that lives long enough, and compare the answers."""
-        with chaski.load(self.path, prompt_cache=False, **self.settings) as model:
+        with chaski.load(self.path, prompt_cache=False, backend="cpu", **self.settings) as model:
             alone = [_told(_begun(model, request)) for request in self.requests]
         left = set(range(len(self.requests)))
         while left and not self.wrong:
@@ -193,16 +197,19 @@ class Round:
             os._exit(0)
 
     def _answer_all(self, numbers: Sequence[int], writing: int, random: np.random.Generator) -> None:
-        if random.random() < 0.3:
+        if random.random() < 0.3 and not self.has_gpu:  # an emulated GPU writes its kernels
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (_ROOM_ON_DISK, most))
         parallel = int(random.integers(1, 7))
         beside = {"parallel": parallel, "num_batch": int(random.choice((parallel, 16, 512)))}
         room = int(self.least * random.uniform(1, 1.4))
+        place: dict[str, Any] = {"backend": "cpu"}
+        if self.has_gpu:
+            place = {"backend": NAME, "gpu_experts": int(random.integers(1, 4))}
         with (
             self._surroundings(random),
-            chaski.load(self.path, expert_memory=room, **beside, **self.settings) as model,
-            _moving(model, self.least, int(random.integers(1 << 30))),
+            _moving(self.least, int(random.integers(1 << 30))),
+            chaski.load(self.path, expert_memory=room, **beside, **place, **self.settings) as model,
         ):
             for number, answer in _answered(model, self.requests, list(numbers), 2 * parallel, random):
                 _tell(writing, number, answer)
@@ -220,7 +227,9 @@ class Round:
             patch.object(naming, "BLOCK", 16),
             patch.object(tiers, "_FEWEST", 1),
             patch.object(experts, "_STEP", 0.0),
-            patch.object(experts, "_spare", lambda: 0),
+            patch.object(expert_tiers, "_INTERVAL", int(random.choice((1, 16)))),
+            patch.object(expert_tiers, "_WORTH", 0.0),
+            patch.object(experts, "spare_memory", lambda: 0),
             patch.object(experts, "_PATIENCE", int(random.choice((0, 20, 500), p=(0.4, 0.4, 0.2)))),
         ):
             yield
@@ -256,24 +265,16 @@ class Round:
 
 
 @contextmanager
-def _moving(model: chaski.LLM, least: int, seed: int) -> Iterator[None]:
-    """Let the room for experts grow and shrink within the block."""
-    backend = model._backend
-    assert isinstance(backend, CPUBackend)
-    memory, is_over, random = backend._experts, threading.Event(), np.random.default_rng(seed)
-    assert memory is not None
+def _moving(least: int, seed: int) -> Iterator[None]:
+    """Let the room for experts of a model that is loaded within the block grow and shrink."""
+    random = np.random.default_rng(seed)
 
-    def move() -> None:
-        while not is_over.wait(0.003):
+    def move(memory: ExpertMemory) -> None:
+        while not memory._is_closing.wait(0.003):
             memory.adapt(int(random.integers(-2 * least, 2 * least)))
 
-    thread = threading.Thread(target=move)
-    thread.start()
-    try:
+    with patch.object(ExpertMemory, "_watch", move):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def _answered(

@@ -19,3 +19,12 @@ def test_random_requests_are_told_what_a_model_in_memory_tells(seed: int, tmp_pa
     mix.run()
     assert mix.wrong == [], mix
     assert mix.counts["answers"]
+
+
+@pytest.mark.long
+def test_random_requests_with_experts_on_a_gpu(tmp_path: Path) -> None:
+    mix = Round(len(NAMES), tmp_path, 8)
+    mix.run()
+    assert mix.has_gpu
+    assert mix.wrong == [], mix
+    assert mix.counts["answers"]
