@@ -270,8 +270,8 @@ def _recorded(
 
 def _experts_of(routes: npt.NDArray[np.float32], experts: int) -> npt.NDArray[np.int64]:
     """Return the chosen experts of routes (n, 2, count); of a NaN it is 0, as in kernels."""
-    chosen = routes.reshape(len(routes), math.prod(routes.shape[1:]))
-    chosen = chosen[:, : chosen.shape[1] // 2].ravel()
+    by_token = routes.reshape(len(routes), math.prod(routes.shape[1:]))
+    chosen = by_token[:, : by_token.shape[1] // 2].ravel()
     return np.where((chosen >= 0) & (chosen < experts), chosen, 0).astype(np.int64)
 
 
