@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import UnionType
 from typing import Any, TypeAlias
 
 from chaski.errors import OptionError
@@ -30,6 +31,12 @@ _MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("allOf", "anyOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "unevaluatedProperties")
 _MOST_SECONDS = 3
+_SHAPES: Mapping[str, tuple[type | UnionType, str]] = {
+    **dict.fromkeys(_MAPPINGS, (Mapping, "an object")),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems", "enum", "required"), (list, "a list")),
+    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), (int | float, "a number")),
+    "type": (str | list, "a text or a list"),
+}
 _UNSUPPORTED = {
     "uniqueItems": "leave it out, and remove duplicates afterwards",
     "contains": "give the items by items or prefixItems",
@@ -98,8 +105,7 @@ class _Keywords:
         """A schema by other keywords."""
         if isinstance(schema, bool):
             return schema
-        if not isinstance(schema, Mapping):
-            raise place.error("this must be a schema, that is an object, true or false")
+        _check_shapes(schema, place)
         if isinstance(schema.get(NAME), str):
             place = _Place(schema[NAME][:120], "#")
         result: dict[str, Any] = {}
@@ -182,7 +188,7 @@ class _Keywords:
 
     def _read_names(self, result: dict[str, Any], schema: Schema, value: Any, here: _Place) -> None:
         """Names of keys: those that are listed become properties, others a pattern."""
-        value = self._resolved(value)
+        value = self._resolved(value, here)
         if value is True or not set(value or ()) & {"enum", "const", "pattern", "minLength", "maxLength"}:
             if value is False:
                 result["maxProperties"] = 0
@@ -223,12 +229,13 @@ class _Keywords:
             self._also(result, {"anyOf": [{"properties": {name: False}}, brings]})
 
     def _read_not(self, result: dict[str, Any], schema: Schema, value: Any, here: _Place) -> None:
-        self._also(result, self.read(self._tried(here, lambda: negated(self._resolved(value), schema)), here))
+        other = self._tried(here, lambda: negated(self._resolved(value, here), schema))
+        self._also(result, self.read(other, here))
 
     def _read_if(self, result: dict[str, Any], schema: Schema, value: Any, here: _Place) -> None:
         if not {"then", "else"} & schema.keys():
             return
-        other = self._tried(here, lambda: negated(self._resolved(value), schema))
+        other = self._tried(here, lambda: negated(self._resolved(value, here), schema))
         ways = [
             {"allOf": [self.read(part, here), self.read(schema.get(key, True), here)]}
             for part, key in ((value, "then"), (other, "else"))
@@ -238,12 +245,18 @@ class _Keywords:
     def _read_nothing(self, result: dict[str, Any], schema: Schema, value: Any, here: _Place) -> None:
         """Leave out what `if` reads."""
 
-    def _resolved(self, schema: Any) -> Any:
-        """The schema that a lone reference leads to."""
+    def _resolved(self, schema: Any, here: _Place) -> Any:
+        """The schema that a lone reference leads to, which is not read yet."""
         for _ in range(16):
             if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
                 break
             schema = target_of(schema["$ref"], self._root)
+        waiting = [schema]
+        while waiting:
+            part = waiting.pop()
+            if not isinstance(part, bool):
+                _check_shapes(part, here)
+                waiting += (found for _, found in subschemas(part))
         return schema
 
     def _tried(self, here: _Place, run: Callable[[], Any]) -> Any:
@@ -253,6 +266,20 @@ class _Keywords:
             return run()
         except (PatternError, ValueError, TypeError) as error:
             raise here.error(f"{error!s:.160}") from None
+
+
+def _check_shapes(schema: Any, place: _Place) -> None:
+    """Raise SchemaError for what is no schema, and for keywords with values of another type than theirs."""
+    if not isinstance(schema, Mapping):
+        raise place.error("this must be a schema, that is an object, true or false")
+    for key in _SHAPES.keys() & schema.keys():
+        kind, wanted = _SHAPES[key]
+        if not isinstance(schema[key], kind) or isinstance(schema[key], bool):
+            raise place.at(key).error(f"this must be {wanted}")
+    for key in ("required", "type"):
+        names = schema.get(key, "")
+        if isinstance(names, list) and not all(isinstance(name, str) for name in names):
+            raise place.at(key).error("this must be a list of texts")
 
 
 _SPECIAL = {

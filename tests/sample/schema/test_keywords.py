@@ -165,7 +165,7 @@ def test_random_answers_are_valid(index: int) -> None:
         ({"items": 5}, "#/items: this must be a schema"),
         (
             named({"items": {"type": 1}}, "response_format"),
-            "^response_format holds a schema .*: #/items: type must",
+            "^response_format holds a schema .*: #/items/type: this must",
         ),
     ],
 )
@@ -220,3 +220,24 @@ def test_patterns_of_a_schema_have_some_seconds_together(monkeypatch: pytest.Mon
         SchemaError, match="#/properties/a/pattern: the patterns up to here took more than 0 s"
     ):
         keywords.prepared(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "object", "if": {"properties": 2}, "then": {}}, "#/if/properties: this must be an object"),
+        ({"type": "object", "not": {"required": 5, "properties": {}}}, "#/not/required: this must be a list"),
+        ({"not": {"anyOf": [3]}}, "#/not: this must be a schema"),
+        ({"enum": 2**60}, "#/enum: this must be a list"),
+        (
+            {"properties": {"a": {"const": LARGE}}, "required": [{}]},
+            "#/required: this must be a list of texts",
+        ),
+        ({"type": "array", "minItems": "2", "items": {"const": LARGE}}, "#/minItems: this must be a number"),
+        ({"type": {"a": 1}}, "#/type: this must be a text or a list"),
+    ],
+)
+def test_values_of_another_type_are_refused_with_their_place(schema: dict[str, Any], place: str) -> None:
+    """Found by fuzzing: some of them were errors of the server."""
+    with pytest.raises(OptionError, match=re.escape(place)):
+        accepts(schema, [])
