@@ -20,7 +20,8 @@ from chaski.formats.gguf_metadata import Cursor
 from chaski.formats.quant import FILE_TYPES, REMOVED_TYPES, UNSUPPORTED_TYPES, QuantType
 
 DEFAULT_ALIGNMENT = 32
-ALIGNMENTS = "powers of two from 8 on"
+ALIGNMENTS = "powers of two from 8 to 65536"
+_LARGEST_ALIGNMENT = 1 << 16
 MAX_DIMENSIONS = 4
 MAX_TENSORS = 1 << 16
 _SMALLEST_ENTRY = 33  # a name of one byte and its length, one dimension, type and offset
@@ -87,7 +88,7 @@ class _Entry(NamedTuple):
 
 def is_alignment(value: int) -> bool:
     """Return whether tensors may be aligned to `value` bytes."""
-    return value >= 8 and value & (value - 1) == 0
+    return 8 <= value <= _LARGEST_ALIGNMENT and value & (value - 1) == 0
 
 
 def align_up(offset: int, alignment: int) -> int:

@@ -140,7 +140,7 @@ class Receipt(_Part, frozen=True, kw_only=True):
         """Read the parsed JSON of a receipt. Raises ReceiptError."""
         try:
             receipt = convert(value, cls)
-        except ValidationError as error:
+        except (ValidationError, UnicodeEncodeError) as error:  # a name with half of a surrogate pair
             raise ReceiptError(f"{where} is no receipt of format {FORMAT}: {error!s:.300}") from None
         links = receipt.chain.links
         if (links is not None) != bool(receipt.chain.top_logits) or (

@@ -68,6 +68,19 @@ CONFIGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "stored by 'torchao'",
     ),
     "no method": ({"quantization_config": {"bits": 4}}, ModelError, "'quant_method' is missing"),
+    "rope without a range": (
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 4.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+        ModelError,
+        "low_freq_factor below high_freq_factor",
+    ),
     "missing size": ({"hidden_size": None}, ModelError, "'hidden_size' is missing"),
     "size is text": ({"hidden_size": "32"}, ModelError, "'hidden_size' is '32', not int"),
     "size is true": ({"hidden_size": True}, ModelError, "'hidden_size' is True, not int"),

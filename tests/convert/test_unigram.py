@@ -17,6 +17,7 @@ from tokenizers.models import Unigram
 
 from chaski.convert.config import Config
 from chaski.convert.tokenizer import tokenizer_metadata
+from chaski.convert.tokenizer.sentencepiece_model import read_model
 from chaski.errors import ChaskiError, TokenizerError, UnsupportedError
 from chaski.text.tokenizer import load_tokenizer
 from tests.convert.test_tokenizer_types import OTHERS, changed, places
@@ -136,3 +137,10 @@ def test_values_of_any_type(tmp_path: Path) -> None:
         (tmp_path / "tokenizer.json").write_text(json.dumps(changed(whole, path, chosen.choice(OTHERS))))
         with suppress(ChaskiError):
             converted(tmp_path)
+
+
+def test_a_number_where_a_message_belongs_is_refused(tmp_path: Path) -> None:
+    """Found by fuzzing: field 2, the trainer's settings, is a number."""
+    (tmp_path / "tokenizer.model").write_bytes(b"\x10\x05")
+    with pytest.raises(TokenizerError, match="not a SentencePiece model"):
+        read_model(tmp_path / "tokenizer.model")

@@ -109,7 +109,9 @@ MALFORMED: dict[str, tuple[bytes, list[str]]] = {
         gguf([u32_key("general.alignment", 24)]),
         ["'general.alignment' is 24", "powers of two"],
     ),
-    "alignment 4": (gguf([u32_key("general.alignment", 4)]), ["'general.alignment' is 4", "from 8 on"]),
+    "alignment 4": (gguf([u32_key("general.alignment", 4)]), ["'general.alignment' is 4", "from 8 to"]),
+    # Found by fuzzing: a copy of such a file would be padding of gigabytes.
+    "alignment 2^31": (gguf([u32_key("general.alignment", 2**31)]), ["is 2147483648", "from 8 to 65536"]),
     "alignment text": (gguf([string_key("general.alignment", "x")]), ["'general.alignment' is str, not int"]),
     "negative alignment": (gguf([key("general.alignment", 5, b"\xff" * 4)]), ["'general.alignment' is -1"]),
     "tensor without name": (

@@ -147,6 +147,13 @@ def test_what_is_no_json(data: bytes) -> None:
         Receipt.read(data, "r.json")
 
 
+def test_a_name_that_is_no_text() -> None:
+    """Found by fuzzing."""
+    data = json.dumps(changed("signature", {"\ud800": 1})).encode()
+    with pytest.raises(ReceiptError, match=r"r\.json"):
+        Receipt.read(data, "r.json")
+
+
 def test_wishes() -> None:
     assert ReceiptWish.read(None) is ReceiptWish.read(False) is None
     assert ReceiptWish.read(True) == ReceiptWish()
