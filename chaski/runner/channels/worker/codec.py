@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
-from typing import Any, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 
 import numpy as np
-from msgspec import DecodeError, convert, msgpack, to_builtins
+from msgspec import DecodeError, Meta, convert, msgpack, to_builtins
 
 from chaski.chat.sendable import Sendable
 from chaski.errors import ChaskiError, ContextLengthError, OptionError, WorkerError, class_name, error_class
@@ -204,6 +204,7 @@ def _array(kind: Any, value: Any) -> Any:
 
 _PAIR = b"\x92"
 """The mark of MessagePack before an array of two."""
-_Numbered = tuple[int, WireMessage]
+# MessagePack has no larger numbers, so no reply to one could be encoded.
+_Numbered = tuple[Annotated[int, Meta(ge=0, le=2**63 - 1)], WireMessage]
 _encoder = msgpack.Encoder(enc_hook=_plain)
 _decoder: msgpack.Decoder[_Numbered] = msgpack.Decoder(_Numbered, dec_hook=_array)

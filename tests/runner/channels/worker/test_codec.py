@@ -380,3 +380,11 @@ def test_an_error_of_a_class_that_is_not_public_arrives_as_its_nearest_one() -> 
     _, arrived = decode(encode(1, Failure.of(TemplateLimitError("too much"))))
     assert isinstance(arrived, Failure)
     assert (type(arrived.error), str(arrived.error)) == (TemplateError, "too much")
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, 2**70])
+def test_calls_with_numbers_that_no_reply_can_have_are_refused(number: int) -> None:
+    """Found by fuzzing: the reply could not be encoded, which ended the process."""
+    data = encode(3, Text("\ud800")).replace(b"[3,", f"[{number},".encode(), 1)
+    with pytest.raises(WorkerError, match="not a message"):
+        decode(data)
