@@ -1,0 +1,260 @@
+"""Requests of a simulated world, in the dialects of the server, and their answers alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from msgspec import Struct
+
+import chaski
+from tests.simulation.scheduler import SCHEDULER, Scheduler
+
+__all__ = ["Ask", "Oracle", "Said", "random_ask"]
+
+_WORDS = ("the llama", " carries", " a load", " of wool", " over", " the mountain", " in", " the rain", "\n")
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weigh",
+        "description": "Weigh a load.",
+        "parameters": {"type": "object", "properties": {"load": {"type": "string"}}, "required": ["load"]},
+    },
+}
+_SCHEMA = {"type": "array", "items": {"enum": ["a load", "no more"]}, "maxItems": 3}
+_GRAMMAR = 'root ::= "it is " ("so" | "not " root)'
+
+
+class Said(Struct, frozen=True):
+    """An answer: its texts, or its vectors, and why it ended."""
+
+    texts: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
+
+    def begins(self, whole: Said) -> bool:
+        """Return whether this can be the beginning of an answer that was cut."""
+        return all(mine == theirs[: len(mine)] for mine, theirs in zip(self.texts, whole.texts, strict=False))
+
+
+class Dialect(Struct, frozen=True):
+    """A route: how it is asked, and how its replies are read.
+
+    read  takes the replies of a stream, or the only one
+    """
+
+    kind: str
+    path: str
+    body: Callable[[Ask], dict[str, Any]]
+    read: Callable[[list[Any]], Said]
+
+
+class Ask(Struct, frozen=True):
+    """A request. Equal ones have equal answers, so an answer alone is computed once.
+
+    kind     the call of `chaski.LLM` that answers it
+    options  sorted pairs, with values in JSON
+    """
+
+    model: str
+    kind: str
+    prompt: str
+    options: tuple[tuple[str, str], ...]
+    dialect: str
+    is_stream: bool
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {name: json.loads(value) for name, value in self.options}
+
+    @property
+    def path(self) -> str:
+        return _DIALECTS[self.dialect].path
+
+    @property
+    def body(self) -> dict[str, Any]:
+        body = _DIALECTS[self.dialect].body(self)
+        return body if self.kind in ("embed", "tokenize") else {**body, "stream": self.is_stream}
+
+    def read(self, replies: list[Any]) -> Said:
+        """Return the answer in the replies. Raises LookupError for a reply that lacks a part."""
+        return _DIALECTS[self.dialect].read(replies)
+
+
+def random_ask(random: Random, models: list[str], parallel: int) -> Ask:
+    """Return a request of any kind; many begin alike."""
+    dialect = random.choice(_WEIGHTED)
+    kind = _DIALECTS[dialect].kind
+    model = random.choice(models) if kind != "embed" else "vectors"
+    start = random.choice((0, 0, 0, 1, 2))
+    count = random.choice((1, 2, 4, 7, 10))
+    prompt = "".join(_WORDS[(start + i) % len(_WORDS)] for i in range(count))
+    if random.random() < 0.3:
+        prompt += f" {random.randrange(4)}"
+    options: dict[str, Any] = {}
+    if kind in ("generate", "chat"):
+        options = {"seed": random.randrange(2), "num_predict": random.choice((1, 4, 4, 12))}
+        options["temperature"] = random.choice((0, 0, 0.8)) if dialect.startswith("ollama") else 0
+        if dialect.startswith("ollama") and random.random() < 0.25:
+            options |= random.choice(({"format": _SCHEMA}, {"grammar": _GRAMMAR}, {"draft_num_predict": 0}))
+        if dialect == "ollama generate" and random.random() < 0.1 and parallel > 1:
+            options = {"num_beams": 2, "num_predict": 4, "temperature": 0}
+            return _packed(model, kind, prompt, options, dialect, False)
+        if dialect == "ollama chat" and model == "two" and random.random() < 0.4:
+            options["tools"] = [_TOOL]
+    return _packed(model, kind, prompt, options, dialect, random.random() < 0.6)
+
+
+def _packed(
+    model: str, kind: str, prompt: str, options: dict[str, Any], dialect: str, is_stream: bool
+) -> Ask:
+    pairs = tuple(sorted((name, json.dumps(value)) for name, value in options.items()))
+    return Ask(model, kind, prompt, pairs, dialect, is_stream)
+
+
+class Oracle:
+    """Answers of requests alone, by models that nothing else uses.
+
+    is_wrong  whether answers of chats are wrong, to test that differences are found
+    """
+
+    def __init__(self, files: Mapping[str, Path], context: int, is_wrong: bool = False) -> None:
+        self._files = files
+        self._context = context
+        self._is_wrong = is_wrong
+        self._known: dict[tuple[Any, ...], Said] = {}
+        self._world = Scheduler()
+
+    def answer(self, ask: Ask) -> Said:
+        key = ask.model, ask.kind, ask.prompt, ask.options
+        if key not in self._known:
+            with SCHEDULER.aside(self._world):
+                self._known[key] = self._alone(ask)
+        return self._known[key]
+
+    def _alone(self, ask: Ask) -> Said:
+        model, arguments = self._model(ask.model), ask.arguments
+        if ask.kind == "embed":
+            return Said((repr(model.embed([ask.prompt]).tolist()),))
+        if ask.kind == "tokenize":
+            return Said((repr(model.tokenize(ask.prompt)),))
+        if ask.kind == "chat":
+            answer = model.chat(_messages(ask), **arguments)
+            if self._is_wrong:
+                return Said((f"{answer.text}!",))
+        else:
+            answer = model.generate(ask.prompt, **arguments)
+        return Said((answer.text,), (answer.done_reason,))
+
+    @cache  # noqa: B019
+    def _model(self, name: str) -> chaski.LLM:
+        return chaski.load(
+            self._files[name], context=self._context, threads=1, parallel=2, prompt_cache=False
+        )
+
+
+def _messages(ask: Ask) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": ask.prompt}]
+
+
+def _ollama_options(ask: Ask) -> dict[str, Any]:
+    """Return the options as Ollama's routes take them: some are fields of their own."""
+    options = ask.arguments
+    own = {name: options.pop(name) for name in ("format", "tools") if name in options}
+    return {"model": ask.model, "options": options, **own}
+
+
+def _limits(ask: Ask) -> dict[str, Any]:
+    options = ask.arguments
+    return {
+        "model": ask.model,
+        "temperature": options["temperature"],
+        "seed": options["seed"],
+        "max_tokens": options["num_predict"],
+    }
+
+
+def _read_generate(replies: list[Any]) -> Said:
+    return Said(("".join(reply["response"] for reply in replies),), _ends(replies))
+
+
+def _read_chat(replies: list[Any]) -> Said:
+    return Said(("".join(reply["message"]["content"] for reply in replies),), _ends(replies))
+
+
+def _ends(replies: list[Any]) -> tuple[str, ...]:
+    return tuple(reply["done_reason"] for reply in replies if reply["done"])
+
+
+def _read_openai(replies: list[Any]) -> Said:
+    text, ends = [], []
+    for reply in replies:
+        for choice in reply["choices"]:
+            part = choice.get("delta", choice.get("message", choice))
+            text.append(part.get("content") or part.get("text") or "")
+            if choice.get("finish_reason"):
+                ends.append(choice["finish_reason"])
+    return Said(("".join(text),), tuple(ends))
+
+
+_STOPS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
+
+
+def _read_anthropic(replies: list[Any]) -> Said:
+    text, ends = [], []
+    for reply in replies:
+        if reply["type"] == "message":
+            text += [part["text"] for part in reply["content"]]
+            ends.append(_STOPS[reply["stop_reason"]])
+        elif reply["type"] == "content_block_delta":
+            text.append(reply["delta"]["text"])
+        elif reply["type"] == "message_delta":
+            ends.append(_STOPS[reply["delta"]["stop_reason"]])
+    return Said(("".join(text),), tuple(ends))
+
+
+_DIALECTS = {
+    "ollama generate": Dialect(
+        "generate",
+        "/api/generate",
+        lambda ask: {**_ollama_options(ask), "prompt": ask.prompt, "raw": True},
+        _read_generate,
+    ),
+    "ollama chat": Dialect(
+        "chat", "/api/chat", lambda ask: {**_ollama_options(ask), "messages": _messages(ask)}, _read_chat
+    ),
+    "openai chat": Dialect(
+        "chat",
+        "/v1/chat/completions",
+        lambda ask: {**_limits(ask), "messages": _messages(ask)},
+        _read_openai,
+    ),
+    "openai text": Dialect(
+        "generate",
+        "/v1/completions",
+        lambda ask: {**_limits(ask), "prompt": ask.prompt, "raw": True},
+        _read_openai,
+    ),
+    "anthropic": Dialect(
+        "chat",
+        "/v1/messages",
+        lambda ask: {**_limits(ask), "messages": _messages(ask)},
+        _read_anthropic,
+    ),
+    "embed": Dialect(
+        "embed",
+        "/api/embed",
+        lambda ask: {"model": ask.model, "input": [ask.prompt]},
+        lambda replies: Said((repr(replies[0]["embeddings"]),)),
+    ),
+    "tokenize": Dialect(
+        "tokenize",
+        "/api/tokenize",
+        lambda ask: {"model": ask.model, "text": ask.prompt},
+        lambda replies: Said((repr(replies[0]["tokens"]),)),
+    ),
+}
+_WEIGHTED = ["ollama generate"] * 6 + ["ollama chat"] * 5 + list(_DIALECTS)

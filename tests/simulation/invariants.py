@@ -1,0 +1,35 @@
+"""What holds in a simulated world at any time, and when all its requests are over."""
+
+from __future__ import annotations
+
+from chaski.runner.engine.engine import Engine
+from chaski.server.services import Services
+from tests.cache_checks import assert_whole
+
+__all__ = ["check_engine", "check_idle_engine", "check_idle_server"]
+
+
+def check_engine(engine: Engine) -> None:
+    """Check cells and slots, unless a thread is just changing them."""
+    if engine._exclusive._owner is None:
+        assert_whole(engine)
+
+
+def check_idle_engine(engine: Engine) -> None:
+    """Check that no request holds a slot, a place in the queue, or a batch."""
+    sequences = engine._sequences
+    left = [*sequences.running, *sequences.waiting, *sequences.restoring, *sequences.following]
+    assert not left, f"{len(left)} sequences are left"
+    assert not sequences.joined, "a search has joined one that is over"
+    assert all(slot.is_free for slot in engine.prefix_cache.slots), "a slot is busy"
+
+
+def check_idle_server(services: Services) -> None:
+    """Check that no request holds a model, a place in its queue, or memory for its body."""
+    for loaded in services.models.loaded:
+        assert not loaded.users, f"{loaded.name} has {loaded.users} users without a request"
+        assert not loaded.queue.waiting, f"{loaded.name} has {loaded.queue.waiting} waiting requests"
+        assert loaded.queue._free == loaded.queue._places, f"places of {loaded.name} are taken"
+    assert not services.models.waiting, "a load is waited for"
+    budget = services.bodies._budget
+    assert budget._free == budget.size, f"{budget.size - budget._free} bytes of bodies are taken"
