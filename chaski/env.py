@@ -336,7 +336,7 @@ class Environment:
         "number",
         "number of experts of each layer that a GPU has, while the processor computes the others; 0 for none",
         _count,
-        unset="0",
+        unset="what is predicted to be faster",
     )
     expert_memory: int | None = _variable(
         "CHASKI_EXPERT_MEMORY",

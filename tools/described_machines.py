@@ -27,6 +27,7 @@ from benchmarks.shapes.qwen35 import Qwen35
 from chaski.ml.backend import HOST
 from chaski.ml.rates import DeviceRates, ProductRates
 from chaski.runner.choosing import fitting
+from chaski.runner.fitting import hot_experts
 from chaski.runner.fitting.gpu_rates import gpu_rates
 from chaski.runner.fitting.work import Work
 from chaski.runner.loading.files import OpenedModel
@@ -117,14 +118,19 @@ def _described(machine: Machine) -> Iterator[None]:
                     stack.enter_context(patch.object(module, function, lambda value=value: value))
         stack.enter_context(patch.object(gpu, "SIZES", sizes))
         stack.enter_context(patch.object(fitting, "disk_rate", lambda path: _DISK))
+        stack.enter_context(patch.object(hot_experts, "processor", lambda: _processor(machine)))
+        stack.enter_context(patch.object(hot_experts, "gpu_rates", lambda model: gpu_rates(machine.card)))
         stack.enter_context(patch.dict(os.environ, {"CHASKI_BACKEND": NAME if sizes else "cpu"}))
         yield
 
 
 def _rates(machine: Machine, work: Work, devices: Sequence[str]) -> Mapping[str, DeviceRates]:
+    return {name: _processor(machine) if name == HOST else gpu_rates(machine.card) for name in devices}
+
+
+def _processor(machine: Machine) -> DeviceRates:
     reading, products = _REACHED * machine.bandwidth, _PRODUCTS * machine.cores
-    processor = DeviceRates({"": ProductRates(reading, products)}, reading, products / 4, 3e-6)
-    return {name: processor if name == HOST else gpu_rates(machine.card) for name in devices}
+    return DeviceRates({"": ProductRates(reading, products)}, reading, products / 4, 3e-6)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ _PLACING = (
         "--gpu-experts",
         type=click.IntRange(0),
         metavar="N",
-        help="Experts of each layer on a GPU, while the processor computes the others.  [default: 0]",
+        help="Experts of each layer on a GPU, while the processor computes the others.  [default: predicted]",
     ),
     click.option(
         "--override-tensor",

@@ -127,3 +127,27 @@ def test_experts_that_cannot_be_read_stay_where_they_are(
 def test_a_number_below_zero() -> None:
     with pytest.raises(OptionError, match="gpu_experts = -1 must be at least 0"):
         chaski.load(path_of("qwen3moe"), backend=NAME, gpu_experts=-1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_slots_where_a_gpu_has_no_room_for_all_experts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_faster: bool
+) -> None:
+    path = path_of("qwen3moe")
+    expected, _ = answers(path, 3, backend="cpu")
+    monkeypatch.setattr("chaski.ml.cuda.plan._RECORDED_BYTES", 0)  # more than all experts of a tiny model
+    needed = []
+    for options in ({}, {"gpu_experts": 3}):
+        with chaski.load(path, **SIZE, num_batch=3, backend=NAME, **options) as llm:
+            needed.append(llm.memory().on("cuda:0").total)
+    room = needed[0] - 1
+    assert needed[1] <= room, needed
+    monkeypatch.setattr("tests.cuda.emulated.gpu.SIZES", [room])
+    monkeypatch.setattr("chaski.runner.loading.devices.are_faster", lambda *_: is_faster)
+    found, llm = answers(path, 3, backend=NAME)
+    assert found == expected
+    backend = llm._backend
+    assert isinstance(backend, ShardedBackend)
+    assert (backend._tiers is not None) == is_faster
+    assert ("experts of each layer, those that tokens choose most" in caplog.text) == is_faster

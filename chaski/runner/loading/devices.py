@@ -16,6 +16,9 @@ from chaski.errors import UnsupportedError
 from chaski.ml import GPUOptions, gpus_of, usual_backend
 from chaski.ml.backend import Device
 from chaski.names import AUTO
+from chaski.runner.fitting.hot_experts import Candidate, are_faster, slot_counts
+from chaski.runner.fitting.work import Work
+from chaski.runner.loading.gpus import ALL_LAYERS
 from chaski.runner.loading.parts import ModelParts, ReservedModel
 from chaski.runner.loading.sizes import Sizing
 
@@ -120,9 +123,42 @@ class _Search:
         wishes, layers = parts.gpus, self._layers
         place = wishes.whole(self._gpus, layers - 1)[-1]
         with_all, found = self._farthest(parts, lambda number: wishes.with_experts(place, layers - number))
-        if found is not None:
-            self._warn("the experts of %d of %d layers of %s", layers - with_all, layers - 1)
+        if found is None:
+            return None
+        if (hot := self._hot_experts(parts, place, found, with_all - 1)) is not None:
+            found.close()
+            return hot
+        self._warn("the experts of %d of %d layers of %s", layers - with_all, layers - 1)
         return found
+
+    def _hot_experts(
+        self, parts: ModelParts, place: GPUOptions, found: ReservedModel, on_gpu: int
+    ) -> ReservedModel | None:
+        """Return the place with slots for the most chosen experts of all layers, if that is faster.
+
+        found  the place with the experts of whole layers on GPUs, of `on_gpu` layers
+        """
+        whole = found.place
+        if parts.gpus.gpu_experts is not None or whole is None:
+            return None
+        work = Work.of(parts.file, parts.network, found.types)
+        place = parts.gpus.with_experts(place, ALL_LAYERS)
+        for slots in slot_counts(work.experts, work.layers, on_gpu):
+            at = replace(place, expert_slots=slots)
+            hot = self._fitting(at, lambda at: ReservedModel(parts, self._name, at))
+            if hot is not None:
+                if not are_faster(
+                    work, parts.file, self._gpus, _candidate(at, hot), _candidate(whole, found)
+                ):
+                    hot.close()
+                    return None
+                _log.warning(
+                    "%s has no room for all experts of %s: it has %d of %d experts of each layer, those that "
+                    "tokens choose most, and the processor computes the others",
+                    *(", ".join(gpu.name for gpu in self._gpus), parts.file.path.name, slots, work.experts),
+                )
+                return hot
+        return None
 
     def _most_layers(self, parts: ModelParts) -> ReservedModel | None:
         """Return the place with the most layers on GPUs, without experts if memory decides about these.
@@ -200,3 +236,8 @@ class _Search:
             return reserved
         reserved.close()
         return None
+
+
+def _candidate(place: GPUOptions, reserved: ReservedModel) -> Candidate:
+    needs = reserved.needs
+    return Candidate(place, needs.available, sum(needs.in_files.values()))

@@ -14,7 +14,7 @@ from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.ml.backend import HOST, Device, GPUOptions, Override
 
-__all__ = ["GPUWishes", "checked_split", "read_overrides"]
+__all__ = ["ALL_LAYERS", "GPUWishes", "checked_split", "read_overrides"]
 
 ALL_LAYERS = 999
 """A number of layers that stands for all."""
@@ -30,7 +30,7 @@ class GPUWishes(Struct, frozen=True):
     main_gpu  the number of the GPU that has the model where one is enough
     tensor_split  how much of the model each GPU takes, in the driver's order
     n_cpu_moe  number of leading layers whose experts are on the processor
-    gpu_experts  number of experts of each of these layers that a GPU has as well
+    gpu_experts  number of experts of each of these layers that a GPU has as well, 0 for none
     overrides  tensors that the user wants on a device
     split  `layers` or `rows`, where several GPUs have all of a model
     spread  several GPUs share a model even if one GPU has room for it

@@ -144,8 +144,8 @@ def load(
     override_tensor  devices of tensors by their names, in llama.cpp's form: PATTERN=DEVICE, where DEVICE is
                   CPU or CUDA0 and so on, several separated by commas or in a list
     gpu_experts   number of experts of each layer that a GPU has, those that tokens choose most, while the
-                  processor computes the others of the layers of `n_cpu_moe`, or else of all layers; 0 by
-                  default
+                  processor computes the others of the layers of `n_cpu_moe`, or else of all layers.
+                  By default what is predicted to be faster, and 0 for none
     expert_memory  the most bytes of this machine's memory for experts. The others are read from the file when
                   tokens choose them. All experts by default, or what the rest of a large model leaves free
     engine        native, or None for the one that has the architecture; llama.cpp computes in workers only
