@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu                   Llama 3.1 8B and 3.2 1B, random weights, Q4_K_M, in 8 minutes
     python -m benchmarks.gpu --minutes 3       the most important first; names skipped ones
+    python -m benchmarks.gpu --only experts    a mixture with experts on the processor, the GPU, and both
     python -m benchmarks.gpu --device cpu      the same models on 1 to 16 threads of the processor
     python -m benchmarks.gpu --quick --shape llama-tiny --device cpu    a dry run
 
@@ -52,6 +53,9 @@ _WORKS: Sequence[Works] = (
 )
 _ON_CPU: Works = {SINGLE: (128, 16, 0, 1)}
 _TOKENS_OF_TORCH = (1, 64, 256, 2048)
+
+_EXPERTS = "experts"
+"""The work of mixtures, which is measured only if it is named."""
 
 Task = dict[str, Any]
 
@@ -114,6 +118,11 @@ def _tasks(parsed: argparse.Namespace) -> Iterator[Task]:
     """Return the measurements of the workers, the most important first."""
     common = {"measure": "model", "device": parsed.device, "type": parsed.type, "folder": str(parsed.files)}
     common |= {"repeat": parsed.repeat, "kernels": parsed.kernels}
+    if _EXPERTS in (parsed.only or ()):
+        own = {"measure": _EXPERTS, "device": parsed.device, "folder": str(parsed.files)}
+        own |= {"repeat": parsed.repeat, "numbers": (8, 2, 0, 1) if parsed.quick else (512, 128, 0, 1)}
+        for shape in ("qwen3-30b-a3b-skewed", "qwen3-30b-a3b"):
+            yield own | {"name": f"experts, {shape}", "shape": shape}
     for threads in _threads(parsed):
         for shape in reversed(parsed.shape):
             name = f"{shape}, {threads} threads"

@@ -28,7 +28,7 @@ GOALS: Mapping[tuple[str, str, str], tuple[str, float]] = {
 """By shape, work and quantity: the unit, and the goal on an H200 with Q4_K_M."""
 
 # The place of a worker's result, by a key that only this kind of result has.
-_PLACES = ("load_seconds", "kernels", "torch", "failed", "left_out")
+_PLACES = ("load_seconds", "kernels", "torch", "experts", "failed", "left_out")
 
 
 class Results:
@@ -106,6 +106,10 @@ class Results:
                 f"loaded in {load['load_seconds']:.2f} s, logits after {load['first_logits_seconds']:.2f} s"
             )
             yield f"{load['name']}: {times}"
+        for each in self.found["experts"]:
+            hits = "" if each["on_gpu"] is None else f", {each['on_gpu']:.0%} of requests on the GPU"
+            rates = f"prompt {each['prompt_rate']:,.0f}, answer {each['answer_rate']:,.1f} tokens/s"
+            yield f"{each['experts']}, experts: {each['place']}: {rates}{hits}"
         for each in self.found["torch"]:
             rate = f"{each['rate']:,.0f} tokens/s"
             yield f"torch, products alone of {each['torch']} in bf16, {each['tokens']} at a time: {rate}"

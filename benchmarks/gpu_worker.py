@@ -15,12 +15,14 @@ from typing import Any
 from msgspec.structs import astuple
 
 import chaski
+from benchmarks import make_experts
 from benchmarks.limits import measure_limits
 from benchmarks.make_models import SHAPES, make
 from chaski.cli.bench import Workload, measure
+from chaski.formats.gguf import open_gguf
 from chaski.ml import open_backend
 
-__all__: list[str] = []
+__all__ = ["measure_experts"]
 
 _COPY = 1 << 30
 
@@ -176,6 +178,49 @@ def _model(
             _tell(shape=shape, work=name, kernels=list(_slowest(kernels)))
 
 
+def _experts(device: str, shape: str, folder: str, numbers: Sequence[int], repeat: int) -> None:
+    """Measure a mixture with its experts in several places: see `_places`."""
+    path = Path(folder) / f"{shape}.gguf"
+    if not path.exists():
+        make_experts.make(shape, path)
+    measure_experts(path, device, Workload(*numbers), repeat)
+
+
+def measure_experts(path: Path, device: str, workload: Workload, repeat: int) -> None:
+    """Measure a file of a mixture with its experts in several places."""
+    for place, options in _places(path).items():
+        with chaski.load(path, backend=device, context=workload.context, **options) as llm:
+            measure(llm, workload, [0], 0.0)  # compiles kernels, and lets experts move
+            for seed in range(1, 1 + repeat):
+                result = measure(llm, workload, [seed], 0.0)
+                layers = llm.memory().experts
+                requests = sum(layer.requests for layer in layers)
+                _tell(
+                    experts=path.stem,
+                    place=place,
+                    prompt_rate=result.prefill_tokens_per_second[0],
+                    answer_rate=result.decode_tokens_per_second[0],
+                    on_gpu=sum(layer.gpu_hits for layer in layers) / requests if requests else None,
+                )
+
+
+def _places(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Return options of loading by name; slots take as much of the GPU as the experts of whole layers."""
+    with open_gguf(path) as file:
+        layers = file.get(f"{file.architecture}.block_count", int)
+        experts = file.get(f"{file.architecture}.expert_count", int)
+    on_gpu = max(1, layers * 2 // 5)
+    return {
+        "processor": {"cpu_moe": True, "gpu_experts": 0},
+        f"{on_gpu} of {layers} layers on the GPU": {"n_cpu_moe": layers - on_gpu, "gpu_experts": 0},
+        f"{experts * on_gpu // layers} of {experts} experts on the GPU": {
+            "cpu_moe": True,
+            "gpu_experts": experts * on_gpu // layers,
+        },
+        "GPU": {"n_cpu_moe": 0, "gpu_experts": 0},
+    }
+
+
 def _slowest(count: int) -> Iterator[Mapping[str, Any]]:
     """Return the kernels of the newest step with the longest total times."""
     from benchmarks.kernel_times import time_kernels
@@ -190,7 +235,12 @@ def _slowest(count: int) -> Iterator[Mapping[str, Any]]:
         yield {"kernel": name, "times": len(times), "microseconds": 1e6 * statistics.fmean(times)}
 
 
-_MEASURES: Mapping[str, Callable[..., None]] = {"device": _device, "model": _model, "torch": _torch}
+_MEASURES: Mapping[str, Callable[..., None]] = {
+    "device": _device,
+    "model": _model,
+    "experts": _experts,
+    "torch": _torch,
+}
 
 
 if __name__ == "__main__":
