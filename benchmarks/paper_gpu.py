@@ -166,7 +166,7 @@ class PaperGPU:
     def _nothing(self, *_: Any) -> None:
         """Do nothing."""
 
-    free = zero = upload = wait_uploads = fetch = run = forget = launch = wait = close = _nothing
+    free = zero = upload = wait_uploads = replace = fetch = run = forget = launch = wait = close = _nothing
 
     def prepare(self, programs: Iterable[Source]) -> None:
         """Compile nothing; the table compiles on demand."""

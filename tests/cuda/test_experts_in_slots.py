@@ -43,7 +43,7 @@ def path_of(name: str) -> Path:
 def answers(path: Path, num_batch: int, **options: Any) -> tuple[Answers, chaski.LLM]:
     """Return logits of a prompt, and answers to several prompts together."""
     with chaski.load(path, **SIZE, num_batch=num_batch, **options) as llm:
-        found = [llm.logits(PROMPTS[0] * 2).tobytes()]
+        found: list[Any] = [llm.logits(PROMPTS[0] * 2).tobytes()]
         for seed in range(2):
             many = llm.generate_many(PROMPTS, num_predict=8, temperature=1, seed=seed, logprobs=True)
             found += [(each.token_ids, each.logprobs) for each in many]
