@@ -102,11 +102,23 @@ def test_what_tiers_have_done_is_counted(moving: None) -> None:
 
 
 @pytest.mark.long
-def test_experts_of_some_layers(moving: None) -> None:
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        ({"n_cpu_moe": 1}, [0]),
+        ({"num_gpu": 2}, [1]),  # all of the first layer is on the processor
+        ({"tensor_split": [1, 0, 1]}, [0, 1]),  # each on a GPU of its own
+    ],
+)
+def test_experts_of_some_layers(
+    moving: None, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], layers: Sequence[int]
+) -> None:
+    monkeypatch.setattr("tests.cuda.emulated.gpu.SIZES", [8 << 30] * 3)
     expected, _ = answers(path_of("qwen3moe"), 16, backend="cpu")
-    found, llm = answers(path_of("qwen3moe"), 16, backend=NAME, gpu_experts=2, n_cpu_moe=1)
+    found, llm = answers(path_of("qwen3moe"), 16, backend=NAME, gpu_experts=2, **options)
     assert found == expected
-    assert [layer.number for layer in tiers_of(llm).layers] == [0]
+    assert [layer.number for layer in tiers_of(llm).layers] == layers
+    assert len({layer.gpu for layer in tiers_of(llm).layers}) == len(layers)
 
 
 @pytest.mark.long
