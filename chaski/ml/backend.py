@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import Enum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,6 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "GPUOptions",
-    "HasExpertSlots",
     "LayerExperts",
     "LoraMatrices",
     "MaskForm",
@@ -484,18 +483,6 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release threads and memory. Plans and buffers must not be used afterwards."""
-
-
-@runtime_checkable
-class HasExpertSlots(Protocol):
-    """A backend whose stacks of experts can exchange single matrices after they are loaded."""
-
-    def put_experts(self, contents: Sequence[tuple[Weight, int, TensorInfo]]) -> None:
-        """Replace matrices in stacks: each weight, the number of the matrix, and the tensor to read, (1, …).
-
-        No launch may be computed meanwhile. Raises ModelError, with nothing replaced, if a file cannot be
-        read.
-        """
 
 
 def stored_type(role: KVRole, size: int, dtype: DType) -> QuantType:

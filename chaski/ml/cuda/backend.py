@@ -238,7 +238,7 @@ class CUDABackend:
             offset += _size(matrix)
 
     def put_experts(self, contents: Sequence[tuple[Weight, int, TensorInfo]]) -> None:
-        """Replace matrices in stacks, and vectors that belong to them."""
+        """Replace matrices in stacks, and vectors that belong to them; see `HasExpertSlots`."""
         matrices: list[_Source] = []
         vectors: list[tuple[int, npt.NDArray[np.float32]]] = []
         for weight, number, info in contents:

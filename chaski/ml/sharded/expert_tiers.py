@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from chaski.ml.backend import LayerExperts
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.moe_ops import ExpertPlaces, group_by_expert, join_experts
 
-__all__ = ["ExpertMove", "ExpertTiers", "SplitExperts", "TieredLayer"]
+__all__ = ["ExpertMove", "ExpertTiers", "HasExpertSlots", "SplitExperts", "TieredLayer"]
 
 I32 = npt.NDArray[np.int32]
 
@@ -44,6 +44,18 @@ _WORTH = 24.0
 
 A core lays out about one gigabyte per second, and the processor reads thirty (not measured with a GPU).
 """
+
+
+@runtime_checkable
+class HasExpertSlots(Protocol):
+    """A backend whose stacks of experts can exchange single matrices after they are loaded."""
+
+    def put_experts(self, contents: Sequence[tuple[Weight, int, TensorInfo]]) -> None:
+        """Replace matrices in stacks: each weight, the number of the matrix, and the tensor to read, (1, …).
+
+        No launch may be computed meanwhile. Raises ModelError, with nothing replaced, if a file cannot be
+        read.
+        """
 
 
 class TieredLayer(Struct, eq=False):

@@ -23,7 +23,6 @@ from chaski.ml.backend import (
     CellRows,
     Device,
     DeviceMemory,
-    HasExpertSlots,
     LoraMatrices,
     Memory,
 )
@@ -32,6 +31,7 @@ from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_
 from chaski.ml.sharded import encoding
 from chaski.ml.sharded.encoding import Fields
 from chaski.ml.sharded.exchange import Exchange
+from chaski.ml.sharded.expert_tiers import HasExpertSlots
 from chaski.ml.sharded.files import SameFile
 from chaski.ml.sharded.frames import Channel, Message
 from chaski.ml.sharded.member_plan import MemberPlan, Rows
