@@ -77,13 +77,13 @@ def tiers_of(llm: chaski.LLM) -> ExpertTiers:
 def test_same_bits(name: str, slots: int, num_batch: int, moving: None) -> None:
     expected, _ = answers(path_of(name), num_batch, backend="cpu")
     moves: list[int] = []
-    moved = ExpertTiers.moved
+    put = CUDABackend.put_experts
 
-    def counted(tiers: ExpertTiers, made: Sequence[Any]) -> None:
-        moves.append(len(made))
-        moved(tiers, made)
+    def counted(backend: CUDABackend, contents: Sequence[Any]) -> None:
+        moves.append(len(contents))
+        put(backend, contents)
 
-    with patch.object(ExpertTiers, "moved", counted):
+    with patch.object(CUDABackend, "put_experts", counted):
         found, llm = answers(path_of(name), num_batch, backend=NAME, gpu_experts=slots)
     assert found == expected
     for layer in tiers_of(llm).layers:

@@ -227,11 +227,10 @@ class ShardedBackend:
                     fields["slots"].append([weight, move.slot])
                     fields["tensors"].append(encoding.encode_tensor(info, self._paths.index(info.path)))
             try:
-                self._members[member].ask("put_experts", fields)
+                with self._tiers.moving(own):
+                    self._members[member].ask("put_experts", fields)
             except ModelError as error:
                 _log.warning("experts stay where they are: %s", error)
-            else:
-                self._tiers.moved(own)
 
     def adapter_table(self, slots: int, matrices: int, max_width: int) -> AdapterTable:
         fields = {"backend": self._number, "slots": slots, "matrices": matrices, "max_width": max_width}

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from chaski.errors import ModelError
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.backend import LayerExperts
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
@@ -65,7 +67,7 @@ class TieredLayer(Struct, eq=False):
     host, gpu  the member that has all experts, and the one with slots
     experts   number of experts, and `slots` for some of them
     tensors   the tensor of each weight of experts, and the number of its slots' weight on the GPU
-    owners    (slots,) the expert in each slot
+    owners    (slots,) the expert in each slot, or -1
     """
 
     number: int
@@ -83,12 +85,13 @@ class TieredLayer(Struct, eq=False):
 
     def places(self, member: int) -> I32:
         """Return the number of each expert's matrix on a member; see `ExpertPlaces`."""
+        slots = np.flatnonzero(self.owners >= 0).astype(np.int32)
         if member == self.host:
             found = np.arange(self.experts, dtype=np.int32)
-            found[self.owners] = self.experts
+            found[self.owners[slots]] = self.experts
         else:
             found = np.full(self.experts, self.slots, np.int32)
-            found[self.owners] = np.arange(self.slots, dtype=np.int32)
+            found[self.owners[slots]] = slots
         return found
 
     def matrices(self, member: int) -> int:
@@ -180,19 +183,35 @@ class ExpertTiers:
             scores = self._scores[layer]
             elsewhere = np.setdiff1d(np.arange(layer.experts), layer.owners)
             wanted = elsewhere[np.argsort(-scores[elsewhere], kind="stable")]
-            slots = np.argsort(scores[layer.owners], kind="stable")
+            held = np.where(layer.owners >= 0, scores[layer.owners], 0.0)
+            slots = np.argsort(held, kind="stable")
             for slot, expert in zip(slots.tolist(), wanted.tolist(), strict=False):
-                gain = float(scores[expert] - scores[layer.owners[slot]])
+                gain = float(scores[expert] - held[slot])
                 if gain <= _WORTH:
                     break
                 found.append((gain, ExpertMove(layer, slot, expert)))
         found.sort(key=lambda each: -each[0])
         return [move for _, move in found[:_AT_ONCE]]
 
-    def moved(self, moves: Sequence[ExpertMove]) -> None:
-        """Note that experts have moved into their slots."""
-        for move in moves:
-            move.layer.owners[move.slot] = move.expert
+    @contextmanager
+    def moving(self, moves: Sequence[ExpertMove]) -> Iterator[None]:
+        """Let experts move within the block, after which they are in their slots.
+
+        After a ModelError the slots have what they had. After any other error they count as empty, because
+        nobody knows what they have.
+        """
+        before = [int(move.layer.owners[move.slot]) for move in moves]
+        self._own(moves, [-1] * len(moves))
+        try:
+            yield
+        except ModelError:
+            self._own(moves, before)
+            raise
+        self._own(moves, [move.expert for move in moves])
+
+    def _own(self, moves: Sequence[ExpertMove], owners: Sequence[int]) -> None:
+        for move, owner in zip(moves, owners, strict=True):
+            move.layer.owners[move.slot] = owner
         for layer in dict.fromkeys(move.layer for move in moves):
             self._renew(layer)
 
