@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -14,7 +14,7 @@ from msgspec import Struct
 import chaski
 from tests.simulation.scheduler import SCHEDULER, Scheduler
 
-__all__ = ["Ask", "Oracle", "Said", "random_ask"]
+__all__ = ["Ask", "Oracle", "Said", "each_kind", "random_ask"]
 
 _WORDS = ("the llama", " carries", " a load", " of wool", " over", " the mountain", " in", " the rain", "\n")
 _TOOL = {
@@ -108,6 +108,21 @@ def random_ask(random: Random, models: list[str], parallel: int) -> Ask:
     return _packed(model, kind, prompt, options, dialect, random.random() < 0.6)
 
 
+def each_kind(model: str) -> Iterator[Ask]:
+    """Yield a request of each kind, as a stream and whole."""
+    usual = {"seed": 0, "num_predict": 2, "temperature": 0}
+    for name, dialect in _DIALECTS.items():
+        if dialect.kind in ("embed", "tokenize"):
+            yield _packed("vectors" if name == "embed" else model, dialect.kind, "a", {}, name, False)
+            continue
+        for is_stream in (False, True):
+            yield _packed(model, dialect.kind, "a", usual, name, is_stream)
+    for more in ({"format": _SCHEMA}, {"grammar": _GRAMMAR}, {"tools": [_TOOL]}, {"temperature": 0.8}):
+        yield _packed(model, "chat", "a", {**usual, **more}, "ollama chat", True)
+    search = {"num_beams": 2, "num_predict": 2, "temperature": 0}
+    yield _packed(model, "generate", "a", search, "ollama generate", False)
+
+
 def _packed(
     model: str, kind: str, prompt: str, options: dict[str, Any], dialect: str, is_stream: bool
 ) -> Ask:
@@ -126,7 +141,7 @@ class Oracle:
         self._context = context
         self._is_wrong = is_wrong
         self._known: dict[tuple[Any, ...], Said] = {}
-        self._world = Scheduler()
+        self._world = Scheduler(first_ident=1_000_000)
 
     def answer(self, ask: Ask) -> Said:
         key = ask.model, ask.kind, ask.prompt, ask.options

@@ -19,6 +19,7 @@ class Client:
     status   status of the reply; 0 before it came
     is_over  whether the server is done with the request
     has_left whether the client cut the connection
+    refusals statuses of replies that are right in any world
     """
 
     def __init__(
@@ -33,6 +34,8 @@ class Client:
         self._data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         self._sent = 0
         self._pause = random.choice((0.0, 0.0, 0.0, 0.002, 0.1, 5.0))
+        # The server may be busy, and does not wait for slow bodies.
+        self.refusals = {503, 408} if self._pause > 1 else {503}
         leaves = random.random() < 0.15
         self._leaves_at = random.choice((0, 1, 2, 5)) if leaves else None
         self._left = asyncio.Event()

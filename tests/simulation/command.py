@@ -15,11 +15,12 @@ from pathlib import Path
 
 from chaski.env import variables
 from tests.simulation.asks import Oracle
+from tests.simulation.disk import DISK
 from tests.simulation.machine import use_simulated_machine
 from tests.simulation.processes import use_simulated_processes
 from tests.simulation.scheduler import SCHEDULER
 from tests.simulation.weights import MEMORY_FOLDER, model_files
-from tests.simulation.world import CONTEXT, World
+from tests.simulation.world import CONTEXT, World, WorldError
 
 __all__ = ["main"]
 
@@ -58,6 +59,7 @@ def _prepare() -> None:
         os.environ.pop(variable.name, None)
     os.environ |= {"CHASKI_THREADS": "1", "CHASKI_ANSWERS": "0", "CHASKI_BACKEND": "cpu"}
     sys.unraisablehook = lambda failure: None  # coroutines of killed loops
+    DISK.install()
     use_simulated_processes()
     use_simulated_machine()
 
@@ -70,9 +72,10 @@ class _Runs:
         self._oracle = oracle
         self._steps = steps
         self.seeds = self.turns = self.answers = self.checked = self.faults = self.failed = 0
-        with suppress(Exception):
-            World(0, folder, oracle).run(_STEPS)  # fills caches, so that all worlds begin alike
+        with suppress(WorldError):
+            World(0, folder, oracle).rehearse()
         SCHEDULER.kill_all()
+        DISK.leave()
         gc.disable()
         gc.collect()
         gc.freeze()
@@ -89,6 +92,7 @@ class _Runs:
             if is_shown:
                 traceback.print_exc()
         SCHEDULER.kill_all()
+        DISK.leave()
         self.seeds += 1
         self.turns += SCHEDULER.num_turns
         self.answers += world.answers

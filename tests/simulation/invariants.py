@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from chaski.names import Digest
 from chaski.runner.engine.engine import Engine
 from chaski.server.services import Services
+from chaski.store.store import Store
 from tests.cache_checks import assert_whole
+from tests.store.stores import assert_valid
 
-__all__ = ["check_engine", "check_idle_engine", "check_idle_server"]
+__all__ = ["check_engine", "check_idle_engine", "check_idle_server", "check_store"]
 
 
 def check_engine(engine: Engine) -> None:
@@ -33,3 +38,12 @@ def check_idle_server(services: Services) -> None:
     assert not services.models.waiting, "a load is waited for"
     budget = services.bodies._budget
     assert budget._free == budget.size, f"{budget.size - budget._free} bytes of bodies are taken"
+
+
+def check_store(store: Store, copies: Collection[str], blobs: Collection[Digest]) -> None:
+    """Check that models and blobs are whole, and that those are there whose requests were answered."""
+    assert_valid(store)
+    missing = set(copies) - {name.short.removesuffix(":latest") for name in store.names()}
+    assert not missing, f"the copies {sorted(missing)} were made and are lost"
+    for digest in blobs:
+        assert store.blobs.size(digest) is not None, f"{digest} was uploaded and is lost"

@@ -20,8 +20,6 @@ __all__ = ["SCHEDULER", "Killed", "Process", "Scheduler", "StuckError", "Thread"
 
 _TURN_SECONDS = 2e-5
 _EPOCH = 1.8e9
-# Idents of simulated threads must differ from that of the thread that runs the simulation.
-_FIRST_IDENT = 1000
 
 
 class Killed(SystemExit):
@@ -62,12 +60,14 @@ class Thread:
 class Scheduler:
     """Runs simulated threads. `current` is the running one; None while the simulation itself runs.
 
+    first_ident  where the idents of threads begin, which differ from those of other schedulers
     now      seconds of the virtual clock; `wall` is the time of day, which jumps
     digest   checksum of all decisions so far
     errors   errors that ended threads
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_ident: int = 1000) -> None:
+        self.first_ident = first_ident
         self.current: Thread | None = None
         self.hub = greenlet.getcurrent()
         self.reset(0)
@@ -85,7 +85,7 @@ class Scheduler:
         self.world = Process("world")
         self._ready: list[Thread] = []
         self._sleeping: list[tuple[float, int, int, Thread]] = []
-        self._idents = itertools.count(_FIRST_IDENT)
+        self._idents = itertools.count(self.first_ident)
         self.numbers = itertools.count()
         self.pids = itertools.count(100)
 
@@ -102,6 +102,11 @@ class Scheduler:
     @property
     def wall(self) -> float:
         return self.now + self.wall_offset
+
+    @property
+    def can_run(self) -> bool:
+        """Whether any thread can run now or later."""
+        return bool(self._ready or self._sleeping)
 
     @property
     def process(self) -> Process:
@@ -163,7 +168,7 @@ class Scheduler:
 
     def wake(self, thread: Thread) -> None:
         """End the wait of a thread."""
-        if thread.is_waiting:
+        if thread.is_waiting and not thread.process.is_dead:
             thread.was_woken = True
             self._make_ready(thread)
 

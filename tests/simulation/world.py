@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from chaski.address import Address
+from chaski.names import Digest
 from chaski.runner.channels.worker.client import Worker
 from chaski.server.app import create_app
 from chaski.server.settings import Settings
 from chaski.store.store import Store
-from tests.simulation.asks import Ask, Oracle, random_ask
+from tests.simulation.asks import Ask, Oracle, each_kind, random_ask
 from tests.simulation.client import Client
-from tests.simulation.invariants import check_engine, check_idle_engine, check_idle_server
+from tests.simulation.disk import DISK
+from tests.simulation.invariants import check_engine, check_idle_engine, check_idle_server, check_store
 from tests.simulation.loop import Loop
+from tests.simulation.machine import MEMORY
 from tests.simulation.processes import Popen
 from tests.simulation.scheduler import SCHEDULER, Process
 from tests.simulation.weights import put_models
@@ -27,11 +35,20 @@ __all__ = ["CONTEXT", "World", "WorldError"]
 
 CONTEXT = 128
 _PATIENCE = 900.0  # simulated seconds in which every request ends
-_FAULT_STATUSES = {500, 502, 503, 507}
+_FAULTS = {500, 502, 503, 504, 507}
 
 
 class WorldError(AssertionError):
     """Something that a user would notice."""
+
+
+class _Asked(Struct):
+    """A request in progress. `is_harmed`: a fault happened meanwhile, so that it may end with an error."""
+
+    ask: Ask | None
+    client: Client
+    then: Callable[[], object] | None
+    is_harmed: bool = False
 
 
 class World:
@@ -43,13 +60,19 @@ class World:
         self.folder = folder
         self.oracle = oracle
         self.answers = self.checked = self.faults = 0
-        self.asked: list[tuple[Ask | None, Client]] = []
-        self._kills = 0
+        self.asked: list[_Asked] = []
+        self.named: set[str] = set()
+        self.copies: set[str] = set()
+        self.blobs: set[Digest] = set()
+        self.num_killed = 0
+        MEMORY.reset()
         pick = self.random.choice
         SCHEDULER.switch_rate = pick((0.0, 0.02, 0.1, 0.3))
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        for each in (folder, folder.with_name("shadow")):
+            shutil.rmtree(each, ignore_errors=True)
+            each.mkdir(parents=True)
         put_models(folder)
+        DISK.use(folder, folder.with_name("shadow"), Random(seed + 3))
         os.environ["OLLAMA_MODELS"] = str(folder)
         os.environ["CHASKI_PREFIX_CACHE"] = pick(("on", "memory", "off"))
         os.environ["CHASKI_PREFIX_CACHE_MEMORY"] = pick(("100KB", "1GB"))
@@ -71,6 +94,19 @@ class World:
         for number in range(steps):
             SCHEDULER.note(f"step {number}")
             self._step()
+            self._check()
+        self._finish()
+
+    def rehearse(self) -> None:
+        """Send a request of each kind, so that all modules are imported before the first world begins."""
+        self.settings = replace(self.settings, parallel=2, max_queue=512)
+        self._start()
+        for ask in each_kind("two"):
+            self._send(self._client("POST", ask.path, ask.body), ask)
+            SCHEDULER.run_until(self._are_over, _PATIENCE, "a request")
+        for _ in range(30):
+            self._change_store()
+            SCHEDULER.run_until(self._are_over, _PATIENCE, "a request")
             self._check()
         self._finish()
 
@@ -104,91 +140,158 @@ class World:
         self.loop.call_soon_threadsafe(function, *arguments)
 
     def _step(self) -> None:
-        choose = self.random.random()
-        if choose < 0.6:
+        choice = self.random.random()
+        if choice < 0.55:
             self._ask()
-        elif choose < 0.7:
+        elif choice < 0.65:
+            self._change_store()
+        elif choice < 0.75:
             self._cut()
-        elif choose < 0.8:
+        elif choice < 0.93:
             self._fault()
         for _ in range(self.random.choice((1, 20, 100, 400))):
-            if not SCHEDULER._ready and not SCHEDULER._sleeping:
+            if not SCHEDULER.can_run:
                 break
             SCHEDULER.turn()
 
-    def _ask(self) -> None:
-        ask = random_ask(self.random, self.models, self.settings.parallel or 1)
-        client = Client("POST", ask.path, ask.body, Random(self.random.random()))
-        self.asked.append((ask, client))
+    def _send(self, client: Client, ask: Ask | None = None, then: Callable[[], object] | None = None) -> None:
+        """Send a request; `then` is called when it was answered with success."""
+        self.asked.append(_Asked(ask, client, then))
         self._in_loop(lambda: self.loop.create_task(client.run(self.app)))
 
+    def _client(self, method: str, path: str, body: Mapping[str, Any] | bytes | None) -> Client:
+        return Client(method, path, body, Random(self.random.random()))
+
+    def _ask(self) -> None:
+        ask = random_ask(self.random, self.models, self.settings.parallel or 1)
+        self._send(self._client("POST", ask.path, ask.body), ask)
+
+    def _change_store(self) -> None:
+        """Copy or delete a model, upload a blob, or look at the store."""
+        copies = list(self.copies)
+        match self.random.randrange(5):
+            case 0 | 1:
+                name = f"copy{len(self.named)}"
+                self.named.add(name)
+                body = {"source": self.random.choice(self.models), "destination": name}
+                self._send(self._client("POST", "/api/copy", body), None, lambda: self.copies.add(name))
+            case 2 if copies:
+                name = self.random.choice(copies)
+                self.copies.remove(name)
+                self._send(self._client("DELETE", "/api/delete", {"model": name}))
+            case 3:
+                data = self.random.randbytes(self.random.choice((10, 100_000)))
+                digest = Digest(hashlib.sha256(data).hexdigest())
+                done = partial(self.blobs.add, digest)
+                self._send(self._client("POST", f"/api/blobs/{digest}", data), None, done)
+            case _:
+                path = self.random.choice(("/api/tags", "/api/ps", "/metrics", "/slots?model=one"))
+                self._send(self._client("GET", path, None))
+
     def _cut(self) -> None:
-        running = [client for _, client in self.asked if not client.is_over]
+        running = [each.client for each in self.asked if not each.client.is_over]
         if running:
             self._in_loop(self.random.choice(running).cut)
 
     def _fault(self) -> None:
+        """Let something go wrong: a worker, the clock, the disk, the memory, or the power."""
         self.faults += 1
-        match self.random.randrange(3):
-            case 0 if Popen.running:
-                self._kills += 1
-                self.random.choice(list(Popen.running.values())).kill()
-            case 1 if Popen.running:
-                process = self.random.choice(list(Popen.running.values())).process
+        workers = list(Popen.running.values())
+        match self.random.randrange(7):
+            case 0 if workers:
+                self._harm_open_requests()
+                self.num_killed += 1
+                self.random.choice(workers).kill()
+            case 1 if workers:
+                self._harm_open_requests()
+                process = self.random.choice(workers).process
                 SCHEDULER.stop(process)
                 SCHEDULER.run_for(self.random.choice((0.1, 5.0, 100.0)))
                 SCHEDULER.resume(process)
             case 2:
                 SCHEDULER.wall_offset += self.random.choice((-1e6, -3600.0, 30.0, 3600.0, 1e7))
+            case 3:
+                DISK.fail(self.random.choice((0.0, 0.1, 0.5, 1.0)))
+            case 4:
+                MEMORY.free = self.random.choice((10_000, 1_000_000, 1 << 33))
+                self._harm_open_requests()
+            case 5:
+                self._cut_power()
             case _:
                 SCHEDULER.run_for(self.random.choice((0.5, 40.0, 400.0)))
+
+    def _harm_open_requests(self) -> None:
+        """Allow errors in the answers to the requests that are open now."""
+        for each in self.asked:
+            each.is_harmed = True
+
+    def _cut_power(self) -> None:
+        """End all processes at once, and start a server with what is on the disk."""
+        self.loop.set_exception_handler(lambda loop, context: None)  # its tasks do not end
+        SCHEDULER.kill_all()
+        self.asked.clear()
+        DISK.cut_power()
+        check_store(Store(self.folder), self.copies, self.blobs)
+        self._start()
 
     def _check(self) -> None:
         """Check the engines, and the requests that are over."""
         for worker in Popen.running.values():
             if worker.engine is not None:
                 check_engine(worker.engine)
-        left = []
-        for ask, client in self.asked:
-            if not client.is_over:
-                left.append((ask, client))
-                continue
+        over = [each for each in self.asked if each.client.is_over]
+        self.asked = [each for each in self.asked if not each.client.is_over]
+        for each in over:
             self.answers += 1
-            if ask is not None:
-                self._check_answer(ask, client)
-        self.asked = left
+            SCHEDULER.note(f"{each.client.status} {len(each.client.reply)}")
+            if not each.client.has_left:
+                self._check_reply(each)
         if SCHEDULER.errors:
             raise WorldError(SCHEDULER.errors[0])
 
-    def _check_answer(self, ask: Ask, client: Client) -> None:
-        SCHEDULER.note(f"{client.status} {bytes(client.reply)[:0]!r}")
-        if client.has_left:
-            return
-        if client.status != 200:
-            if client.status == 503 or (client.status in _FAULT_STATUSES and self._kills):
-                return
-            raise WorldError(f"{ask} was refused with {client.status}: {bytes(client.reply)[:300]!r}")
-        if not client.is_complete:
-            raise WorldError(f"{ask} has no end: {bytes(client.reply)[-300:]!r}")
-        replies = client.replies
-        is_broken = any("error" in reply for reply in replies)
-        if is_broken and self._kills:
-            replies = [reply for reply in replies if "error" not in reply]
-        said, alone = ask.read(replies), self.oracle.answer(ask)
+    def _check_reply(self, asked: _Asked) -> None:
+        client, status = asked.client, asked.client.status
+        if status in (200, 201):
+            if not client.is_complete:
+                raise WorldError(f"{client.path} has no end: {bytes(client.reply)[-300:]!r}")
+            if asked.then is not None:
+                asked.then()
+            if asked.ask is not None:
+                self._check_answer(asked.ask, client.replies, asked.is_harmed)
+        elif not (status in client.refusals or (status in _FAULTS and self._may_fail(asked))):
+            raise WorldError(f"{asked.ask or client.path}: {status} {bytes(client.reply)[:300]!r}")
+
+    def _may_fail(self, asked: _Asked) -> bool:
+        """Return whether a request may fail: files are not changed by requests that ask a model."""
+        is_short = MEMORY.free < 1 << 30 or self.num_killed > 2
+        return asked.is_harmed or is_short or (asked.ask is None and DISK.num_failed > 0)
+
+    def _check_answer(self, ask: Ask, replies: list[Any], is_harmed: bool) -> None:
+        whole = [reply for reply in replies if "error" not in reply]
+        is_cut = len(whole) < len(replies) and is_harmed
+        said, alone = ask.read(whole if is_cut else replies), self.oracle.answer(ask)
         self.checked += 1
         SCHEDULER.note(repr(said))
-        if said != alone and not (is_broken and self._kills and said.begins(alone)):
+        if said != alone and not (is_cut and said.begins(alone)):
             raise WorldError(f"{ask} is answered {said}, and alone {alone}")
 
     def _finish(self) -> None:
-        """Wait until all requests are over, stop the server, and check that nothing is left."""
-        SCHEDULER.run_until(lambda: all(client.is_over for _, client in self.asked), _PATIENCE, "a request")
-        self._check()
-        SCHEDULER.run_for(3.0)  # cancelled calls end
-        check_idle_server(self.app.state.services)
-        for worker in Popen.running.values():
-            if worker.engine is not None:
-                check_idle_engine(worker.engine)
+        """Wait until all requests are over, or stop the server at once; check that nothing is left."""
+        if self.random.random() < 0.8:
+            SCHEDULER.run_until(self._are_over, _PATIENCE, "a request")
+            self._check()
+            SCHEDULER.run_for(3.0)  # cancelled calls end
+            check_idle_server(self.app.state.services)
+            for worker in Popen.running.values():
+                if worker.engine is not None:
+                    check_idle_engine(worker.engine)
+        self._harm_open_requests()
         self._in_loop(self.stopped.set)
-        SCHEDULER.run_until(lambda: not SCHEDULER.threads, 120, "the end of the server")
+        SCHEDULER.run_until(lambda: self.app is None, 120, "the end of the server")
+        SCHEDULER.run_until(lambda: not SCHEDULER.threads, 120, "the end of threads")
         self._check()
+        DISK.fail(0.0)
+        check_store(Store(self.folder), self.copies, self.blobs)
+
+    def _are_over(self) -> bool:
+        return all(each.client.is_over for each in self.asked)
