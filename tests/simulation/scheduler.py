@@ -7,6 +7,7 @@ releases a lock, or changes a file. Time passes when no thread can run, and a li
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heappop, heappush
@@ -138,6 +139,8 @@ class Scheduler:
                     raise
             finally:
                 self.threads.pop(thread.ident, None)
+                library: Any = threading
+                library._active.pop(thread.ident, None)  # a later world gives the ident to another thread
                 if thread.sentinel is not None and thread.sentinel.locked():
                     thread.sentinel.release()
 
@@ -274,7 +277,7 @@ class Scheduler:
             pass  # it had not begun
         finally:
             self.current = before
-            self.threads.pop(thread.ident, None)  # one that has not begun does not remove itself
+            self.threads.pop(thread.ident, None)  # one that had not begun does not remove itself
 
     def _switch_to(self, thread: Thread) -> None:
         self.current = thread

@@ -98,14 +98,22 @@ class World:
         self._finish()
 
     def rehearse(self) -> None:
-        """Send a request of each kind, so that all modules are imported before the first world begins."""
+        """Send a request of each kind, also to workers that die.
+
+        All modules are then imported before the first world begins.
+        """
         self.settings = replace(self.settings, parallel=2, max_queue=512)
         self._start()
-        for ask in each_kind("two"):
+        for ask in [*each_kind("one"), *each_kind("two")]:
             self._send(self._client("POST", ask.path, ask.body), ask)
             SCHEDULER.run_until(self._are_over, _PATIENCE, "a request")
-        for _ in range(30):
+        for number in range(8):
             self._change_store()
+            self._ask()
+            SCHEDULER.run_for(number * 1e-3)
+            self._harm_open_requests()
+            for worker in list(Popen.running.values()):
+                worker.kill()
             SCHEDULER.run_until(self._are_over, _PATIENCE, "a request")
             self._check()
         self._finish()
