@@ -115,6 +115,7 @@ def _listed(files: Sequence[bytes], rate: float, most: int, size_of: SizeOf) -> 
         raise ImageError(f"the video has {len(files)} frames; at most {most} are allowed: send fewer")
     first = open_image(files[0])
     height, width = first.shape[:2]
+    _check(len(files), height, width)
     size = size_of(len(files), height, width)
     pixels = [resize(first, size, "bicubic")]
     for number, file in enumerate(files[1:], start=1):
