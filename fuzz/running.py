@@ -15,7 +15,15 @@ from msgspec import Struct, field, to_builtins
 
 from fuzz.target import CORPUS, Finding, Target, outcome
 
-__all__ = ["Report", "has_atheris", "instrumented", "limit_memory", "run_atheris", "run_changes"]
+__all__ = [
+    "Report",
+    "feed_atheris",
+    "has_atheris",
+    "instrumented",
+    "limit_memory",
+    "run_atheris",
+    "run_changes",
+]
 
 _MOST_BYTES = 1 << 16
 # Bytes of memory that a process may reserve in addition to what it has at the start.
@@ -98,7 +106,7 @@ def run_changes(target: Target, count: int, seed: int, seconds: float, folder: P
         if time.monotonic() > until:
             break
         data = rng.choice(corpus)
-        for _ in range(rng.choice((1, 1, 2, 4))):
+        for _ in range(rng.choice((1, 1, 1, 2))):
             data = target.mutate(data, rng)
         recorder.feed(data)
     return recorder.report
@@ -112,12 +120,6 @@ def run_atheris(target: Target, seconds: int, kept: Path, folder: Path, report: 
     import atheris
 
     recorder = _Recorder(target, folder)
-
-    def mutate(data: bytes, most: int, seed: int) -> bytes:
-        rng = random.Random(seed)
-        if rng.random() < 0.3:
-            return bytes(atheris.Mutate(data, most))
-        return target.mutate(data, rng)[:most]
 
     def feed(data: bytes) -> None:
         recorder.feed(data)
@@ -138,8 +140,34 @@ def run_atheris(target: Target, seconds: int, kept: Path, folder: Path, report: 
         "verbosity": 1,
     }
     arguments = [sys.argv[0], *(f"-{name}={value}" for name, value in options.items())]
-    atheris.Setup([*arguments, str(kept), str(CORPUS / target.name)], feed, custom_mutator=mutate)
+    atheris.Setup([*arguments, str(kept), str(CORPUS / target.name)], feed, custom_mutator=_mutator(target))
     atheris.Fuzz()
+
+
+def feed_atheris(target: Target, arguments: list[str]) -> None:
+    """Feed inputs as libFuzzer's `arguments` say, until the first finding. OSS-Fuzz runs targets by this."""
+    import atheris
+
+    def feed(data: bytes) -> None:
+        found = outcome(target, data)
+        if isinstance(found, Finding):
+            raise AssertionError(found.trace)
+
+    atheris.Setup(arguments, feed, custom_mutator=_mutator(target))
+    atheris.Fuzz()
+
+
+def _mutator(target: Target) -> Callable[[bytes, int, int], bytes]:
+    """Return the changes of a target, with some of libFuzzer's own among them."""
+    import atheris
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        rng = random.Random(seed)
+        if rng.random() < 0.3:
+            return bytes(atheris.Mutate(data, most))
+        return target.mutate(data, rng)[:most]
+
+    return mutate
 
 
 class _Written(Struct):

@@ -49,6 +49,11 @@ def go(data: bytes) -> None:
 
 
 _JINJA = words(
+    "{{ messages | length }}", "{% set x = messages[0] %}", "{% for x in range(9) %}{{ x }}{% endfor %}",
+    "{% if tools is none %}a{% else %}b{% endif %}", "{{ x }}", "{{ 7 * '7' }}",
+    "{{ messages[-1].content | trim | upper }}", "{% set ns = namespace(a=[]) %}{% set ns.a = ns.a + [1] %}",
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(tools) }}",
+    "{{ tools | tojson }}", "{{ dict(a=1) | items | list }}",
     "{{", "}}", "{%", "%}", "{%-", "-%}", "{#", "#}", "if", "elif", "else", "endif", "for", "in", "endfor",
     "set", "endset", "macro", "endmacro", "call", "endcall", "filter", "endfilter", "generation",
     "endgeneration", "namespace", "loop", "loop.index0", "loop.previtem", "recursive", "messages", "message",
@@ -61,6 +66,11 @@ _JINJA = words(
     "do", "break", "continue", "include", "import", "extends", "block", "with", "autoescape", "\\u0000",
 )  # fmt: skip
 _GO = words(
+    "{{ .Prompt }}", "{{ range $i, $x := .Messages }}{{ $i }}{{ .Role }}{{ end }}",
+    "{{ $x := 1 }}{{ $x = 2 }}",
+    "{{ if and .System (gt (len .Messages) 1) }}a{{ else }}b{{ end }}",
+    "{{ json .Tools }}", "{{ .Response }}",
+    '{{ printf "%v %q" .System 1 }}', "{{ with .System }}{{ . }}{{ end }}", "{{ slice .Messages 1 }}",
     "{{", "}}", "{{-", "-}}", "if", "else", "else if", "end", "range", "with", "define", "template", "block",
     "break", "continue", ".Messages", ".System", ".Prompt", ".Response", ".Tools", ".Role", ".Content",
     ".ToolCalls", ".Function.Name", ".Function.Arguments", ".Thinking", "$", "$.", "$i", "$x", ":=", "=", "|",
