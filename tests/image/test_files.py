@@ -15,7 +15,7 @@ from PIL import Image
 
 from chaski.errors import ImageError
 from chaski.image import Sampling, as_video, files, image_format, open_image, read_video, videos
-from tests.image.picture, pngs import picture
+from tests.image.pictures import picture, png
 
 LOSSLESS: dict[str, dict[str, Any]] = {"PNG": {}, "WebP": {"lossless": True}, "BMP": {}}
 KINDS = {**LOSSLESS, "JPEG": {}, "GIF": {}}
