@@ -15,7 +15,7 @@ from PIL import Image
 
 from chaski.errors import ImageError
 from chaski.image import Sampling, as_video, files, image_format, open_image, read_video, videos
-from tests.image.pictures import picture, png
+from tests.image.pictures import picture
 
 LOSSLESS: dict[str, dict[str, Any]] = {"PNG": {}, "WebP": {"lossless": True}, "BMP": {}}
 KINDS = {**LOSSLESS, "JPEG": {}, "GIF": {}}
@@ -204,7 +204,7 @@ def test_a_process_that_is_short_of_descriptors_does_not_blame_the_image(
 def test_the_images_of_a_video_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by fuzzing: files of a few kilobytes took seconds each to decode."""
     monkeypatch.setattr(videos, "_MAX_DECODED", 250)
-    frames = [png(10, 10)] * 2
+    frames = [encoded(picture(10, 10), "PNG")] * 2
     assert len(read_video(as_video(frames), Sampling(), lambda count, height, width: (4, 4)).pixels) == 2
     with pytest.raises(ImageError, match="3 frames of 10 x 10 pixels"):
         read_video(as_video([*frames, frames[0]]), Sampling(), lambda count, height, width: (4, 4))
