@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import shutil
@@ -279,7 +280,6 @@ def fail_each(
     """
     calls, _ = _once(operation, kind, 0, folder, False)  # imports modules
     calls, _ = _once(operation, kind, 0, folder, False)
-    calls = min(calls, _CALLS)
     step = max(1, -(-calls // most))
     wrong = {}
     for number in range(1, calls + 1, step):
@@ -313,7 +313,8 @@ def _once(
             _require_allowed(error)
         del result
         error = None
-        assert (left := _held()) <= before, f"descriptors and threads: {before} became {left}"
+        left = _held()
+        assert left <= before, f"descriptors and threads: {before} became {left}, {_descriptors()}"
         operation.check_left(folder)
     except BaseException as problem:
         lines = traceback.format_exception(problem)
@@ -327,12 +328,17 @@ def _require_allowed(error: BaseException) -> None:
 
 
 def _held() -> tuple[int, int]:
-    """Return the numbers of open descriptors and of threads, when threads that end have ended."""
+    """Return the numbers of open descriptors and of threads, without garbage and threads that end."""
+    gc.collect()
     with suppress(RuntimeError):
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.name.startswith("chaski"):
                 thread.join(0.5)
     return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+def _descriptors() -> list[str]:
+    return [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
 
 
 def main() -> None:

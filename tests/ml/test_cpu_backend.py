@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import chaski
+from chaski import _native
+from chaski.errors import OutOfMemoryError
 from chaski.formats.gguf import open_gguf
 from chaski.ml import CPUOptions, open_backend
 from chaski.ml.graph import DType, KVRole
@@ -61,3 +63,14 @@ def test_threads_below_one_are_refused(threads: int) -> None:
 def test_an_unknown_instruction_set_names_the_known_ones() -> None:
     with pytest.raises(chaski.OptionError, match="'avx9' is not available; this machine has: portable"):
         open_backend("cpu", CPUOptions(isa="avx9"))
+
+
+def test_threads_that_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by letting each start of a thread fail."""
+
+    def refuse(threads: int) -> None:
+        raise RuntimeError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(_native, "ThreadPool", refuse)
+    with pytest.raises(OutOfMemoryError, match="2 threads cannot be started: Resource .*CHASKI_THREADS"):
+        open_backend("cpu", CPUOptions(threads=2))

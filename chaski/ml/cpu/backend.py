@@ -77,7 +77,7 @@ class CPUBackend:
         self.threads = threads
         self._is_plain = not options.flash_attention
         self._options = options, cpu
-        self._pool = pool or _native.ThreadPool(threads)
+        self._pool = pool or _started(threads)
         nodes = memory_nodes()
         _native.spread_memory(nodes if len(nodes) > 1 else [])
         self._variants = variants or KernelVariants(cpu.variants, self.isa, threads)
@@ -277,6 +277,17 @@ def _layout_of(
     role: KVRole, cells: int, heads: int, size: int, dtype: DType
 ) -> tuple[int, int, int, int, bool]:
     return cells, heads, size, int(stored_type(role, size, dtype)), role is KVRole.KEYS
+
+
+def _started(threads: int) -> _native.ThreadPool:
+    """Start threads. Raises OutOfMemoryError if the system refuses one."""
+    try:
+        return _native.ThreadPool(threads)
+    except RuntimeError as error:
+        raise OutOfMemoryError(
+            f"{threads} threads cannot be started: {error}; use fewer threads (CHASKI_THREADS), or raise the "
+            "limit of processes (ulimit -u)"
+        ) from None
 
 
 def _choose_isa(name: str) -> str:
