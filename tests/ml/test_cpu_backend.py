@@ -72,5 +72,5 @@ def test_threads_that_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("Resource temporarily unavailable")
 
     monkeypatch.setattr(_native, "ThreadPool", refuse)
-    with pytest.raises(OutOfMemoryError, match="2 threads cannot be started: Resource .*CHASKI_THREADS"):
+    with pytest.raises(OutOfMemoryError, match=r"2 threads cannot be started: Resource .*CHASKI_THREADS"):
         open_backend("cpu", CPUOptions(threads=2))
