@@ -56,6 +56,8 @@ _PER_SCORE = 165 / 32
 _WORK = {
     "decode": (1, 1, 16),
     "decode behind 32,768": (1, 1, 32768),
+    "decode of 8": (8, 1, 512),
+    "decode of 16": (16, 1, 512),
     "decode of 64": (64, 1, 16),
     "decode of 256": (256, 1, 16),
     "prefill of 2,048": (1, 512, 1536),
@@ -87,7 +89,7 @@ class Kind:
         kernel, code = self.kernel, compiled.of(self.kernel.program)[self.kernel.name]
         if code.instructions is None:
             raise ValueError("the estimate counts instructions: install nvidia-cuda-nvdisasm")
-        is_product = kernel.name in ("matmul", "matmul_many")
+        is_product = kernel.name in ("matmul", "matmul_super", "matmul_many")
         if is_product:
             instructions = product_instructions(kernel, code, self.block, self.columns, self.panels)
         else:

@@ -103,7 +103,7 @@ def seconds(
 def waves_of(gpu: Figures, kernel: Kernel, panels: int) -> float:
     """Return the work of the busiest multiprocessor, divided by the mean. `panels`: of a product, else 0."""
     blocks = math.prod(kernel.grid)
-    each = panels / kernel.grid[0] if kernel.name == "matmul" else 1.0
+    each = panels / kernel.grid[0] if kernel.name in ("matmul", "matmul_super") else 1.0
     return math.ceil(each) * -(-blocks // gpu.cores) * gpu.cores / (each * blocks)
 
 
@@ -125,6 +125,13 @@ def product_instructions(kernel: Kernel, code: KernelCode, block: int, columns: 
         work = len(loop) - len(inner) + (unit * len(inner) if unit > 1 else 0)
         stages = panels * -(-columns // (block * unit * groups)) * kernel.grid[1]
         return stages * warps * work
+    if kernel.name == "matmul_super":
+        # Warps that multiply and warps that add up floats have separate loops, for each stage of a panel.
+        multiplying = int(defines["CHASKI_WARPS"])
+        apart = (each for each in code.loops if each.start >= loop.stop or each.stop <= loop.start)
+        adding = max(apart, key=len, default=range(0))
+        stages = panels * -(-columns // (block * multiplying)) * kernel.grid[1]
+        return stages * (multiplying * len(loop) + (warps - multiplying) * len(adding))
     if kernel.name == "matmul_many":
         # Each stretch of 256 elements has its loop of multiplying, and in it that of unpacking the next one.
         # The code for an eighth of a super-block is one of eight branches.

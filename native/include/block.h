@@ -44,11 +44,12 @@ struct Block {
     static constexpr int kBytes = kLanes * find_format(T)->bytes;
 
     const uint8_t* p;
+    int first = 0;  // is added to the numbers of units; only threads of a GPU read codes in this way
 
     template <int F>
     CHASKI_INLINE const uint8_t* line(int unit = 0) const {
         constexpr Place kPlace = place_of(*find_format(T), F);
-        return p + kPlace.start + kPlace.step * unit;
+        return p + kPlace.start + kPlace.step * (unit + first);
     }
     template <int F>
     CHASKI_INLINE U8x64 load(int unit) const {

@@ -44,6 +44,8 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
     "ssd": (128, 0),
     "selective_scan": (80, 0),
     "generalized_delta": (80, 0),
+    "matmul_super": (96, 16),
+    "matmul_super sm_75": (96, 32),
     "matmul 8": (224, 0),
     "matmul 8 sm_75": (255, 128),
 }

@@ -15,6 +15,7 @@ from tests.native.matmul_rule import QUANTIZED_TYPES
 pytest.importorskip("cuda.bindings.nvrtc", reason="the runtime compiler is not installed")
 
 ARCHITECTURES = ["sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
+K_TYPES = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
 FLOATS = ["F32Weights", "F16Weights", "BF16Weights"]
 
 
@@ -27,22 +28,27 @@ def many_tokens(format: str, panels: int) -> Program:
     )
 
 
+def few_tokens(type: QuantType) -> list[Program]:
+    """Return the programs for 1 and 8 tokens and, with super-blocks, also 16; these have 16 warps."""
+    format = ("CHASKI_FORMAT", type.name)
+    if type in K_TYPES:
+        warps = (("CHASKI_WARPS", 16), ("CHASKI_KEPT", 0))
+        return [
+            Program(
+                "matmul_super", (format, ("CHASKI_TOKENS", tokens), *warps, ("CHASKI_BOUNDS", f"{threads},1"))
+            )
+            for tokens, threads in ((1, 544), (8, 640), (16, 640))
+        ]
+    unit = 1 if type.block_size == 256 else 2
+    groups = (("CHASKI_GROUPS", 8), ("CHASKI_UNIT", unit))
+    return [Program("matmul", (format, ("CHASKI_TOKENS", tokens), *groups)) for tokens in (1, 8)]
+
+
 def programs_of_formats() -> list[Program]:
     found = []
     for type in QUANTIZED_TYPES:
         format = ("CHASKI_FORMAT", type.name)
-        unit = 1 if type.block_size == 256 else 2
-        found += [
-            Program("embedding", (format,)),
-            *(
-                Program(
-                    "matmul",
-                    (format, ("CHASKI_TOKENS", tokens), ("CHASKI_GROUPS", 8), ("CHASKI_UNIT", unit)),
-                )
-                for tokens in (1, 8)
-            ),
-            many_tokens(type.name, 4),
-        ]
+        found += [Program("embedding", (format,)), *few_tokens(type), many_tokens(type.name, 4)]
     # Programs for experts differ in the starts of rows and matrices.
     found += [
         Program(each.file, (*each.defines, ("CHASKI_EXPERTS", 1)))

@@ -73,8 +73,9 @@ def write(path: Path, **tensors: Any) -> Path:
     return path
 
 
-# Each number of tokens up to eight has its own program, and above 31 the tensor instructions multiply.
-TOKENS = [1, 5, 70, 2, 3, 4, 8, 9, 33, 129]
+# Each number of tokens up to eight has its own program; types with super-blocks have programs for 1, 8 and 16
+# tokens. From 9 or 17 tokens on, another kernel multiplies.
+TOKENS = [1, 5, 70, 2, 3, 4, 8, 9, 16, 17, 33, 129]
 USUAL_TYPES = [QuantType.F16, QuantType.Q8_0, QuantType.Q4_1, QuantType.Q4_K, QuantType.Q6_K, QuantType.Q2_K]
 
 
@@ -82,7 +83,7 @@ def products() -> Iterator[Any]:
     """Return all types with all numbers of tokens; one token of each, and some others, are usual."""
     for type in TYPES:
         for tokens in TOKENS:
-            is_usual = tokens == 1 or (type in USUAL_TYPES and tokens in (5, 70))
+            is_usual = tokens == 1 or (type in USUAL_TYPES and tokens in (5, 16, 70))
             marks = () if is_usual else (pytest.mark.slow,)
             yield pytest.param(type, tokens, marks=marks, id=f"{type.name}-{tokens}")
 

@@ -82,6 +82,10 @@ inline std::uint16_t narrow_f16(float x) {
     }
     return static_cast<std::uint16_t>(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
 }
+template <class T>
+T* kept(T* p) {
+    return p;
+}
 inline std::int32_t dot4(std::int32_t acc, std::uint32_t w, std::int32_t x) {
     for (int i = 0; i < 4; ++i) {
         acc += static_cast<std::int32_t>(w >> 8 * i & 255) * static_cast<std::int8_t>(x >> 8 * i);

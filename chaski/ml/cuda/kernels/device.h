@@ -55,6 +55,12 @@ inline uint16_t narrow_f16(float x) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
     return y;
 }
+// The same address, which the compiler does not compute again.
+template <class T>
+inline T* kept(T* p) {
+    asm("" : "+l"(p));
+    return p;
+}
 // acc + the sum over 4 bytes of w, unsigned, times those of x, signed.
 inline int32_t dot4(int32_t acc, uint32_t w, int32_t x) {
     int32_t y;

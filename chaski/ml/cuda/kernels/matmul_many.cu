@@ -8,6 +8,7 @@
 // integer sums do not depend on the order. Each thread keeps the floats of its results, and adds to them in
 // ascending k.
 #include "matmul_arguments.h"
+#include "supers.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -243,24 +244,10 @@ CHASKI_INLINE uint2 load_values(const Activated<Format>& from, const Place& own,
 // thread passes.
 template <class Format>
 CHASKI_INLINE uint2 load_sums(const Activated<Format>& from, const Place& own, int tile) {
-    const int token = own.tokens + 8 * tile + own.row, t = own.quarter;
-    const auto& scales = from.scales[token];
-    if constexpr (min_elements<Format>() == 32) {
-        if (t >= 2) return {0, 0};
-        const auto words = reinterpret_cast<const uint2*>(scales + 8)[t];
-        return {device::select_bytes(words.x, words.y, 0x6420),
-                device::select_bytes(words.x, words.y, 0x7531)};
-    } else {
-        uint2 bytes = {0, 0};
-        for (int i = 0; i < 4; ++i) {
-            const int32_t pair = from.sums[token][2 * t + i / 2], shifts = scales[4 + t];
-            const int32_t sum = (i % 2 == 0 ? static_cast<int16_t>(pair) : pair >> 16)
-                                << (i / 2 == 0 ? static_cast<int16_t>(shifts) : shifts >> 16);
-            bytes.x |= static_cast<uint32_t>(sum & 255) << 8 * i;
-            bytes.y |= static_cast<uint32_t>(sum >> 8 & 255) << 8 * i;
-        }
-        return bytes;
-    }
+    const int token = own.tokens + 8 * tile + own.row;
+    return bytes_of_sums<min_elements<Format>()>(from.scales[token],
+                                                 from.sums[Activated<Format>::kHasSums ? token : 0],
+                                                 own.quarter);
 }
 
 // A panel's part of a super-block, in registers.

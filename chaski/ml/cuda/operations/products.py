@@ -33,9 +33,11 @@ _WITH_SHORT_SUBS = (  # of 16 elements
     *(QuantType.Q2_K, QuantType.Q3_K, QuantType.Q5_K, QuantType.Q6_K),
     *(QuantType.NVFP4, QuantType.IQ1_M, QuantType.IQ2_XS, QuantType.IQ2_S),
 )
+_WITH_SUMS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q6_K)  # of 16 values, of types with super-blocks
 _WITH_MINS = (QuantType.Q4_1, QuantType.Q5_1)
 _LANES = 16
-_MANY = 9  # from this many tokens on, tensor instructions multiply
+_MANY = 9  # from this many tokens on, `matmul_many` multiplies
+_MANY_SUPER = 17  # the same for types with super-blocks, whose few tokens use tensor instructions too
 
 _SHARED = 48 << 10  # shared memory that every device has for a thread block
 
@@ -171,8 +173,9 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
 
     def choose(sizes: Sizes) -> Kernel:
         shared = sharing(sizes)
-        if shared.tokens < _MANY or shared.usual < _MANY // 2:
-            return _few_tokens(type, matrix.columns, panels, shared, lowering)
+        few, most = (_super_blocks, _MANY_SUPER) if type in _SUPER else (_few_tokens, _MANY)
+        if shared.tokens < most or shared.usual < _MANY // 2:
+            return few(type, matrix.columns, panels, shared, lowering)
         return _many_tokens(type, [each.rows for each in products], shared, lowering)
 
     parts = [field for each in products for field in each.fields(lowering)]
@@ -199,8 +202,8 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
     """Return a kernel whose thread blocks go from panel to panel, with separate blocks per eight tokens."""
     own = min(8, sharing.most)
     is_small = type.block_size == 32
-    steps = 1 if type in _SUPER else type.block_size // (16 if type in _WITH_SHORT_SUBS else 32)
-    floats = 1 if type in _SUPER else 4 if type in _WITH_MINS else 2
+    steps = type.block_size // (16 if type in _WITH_SHORT_SUBS else 32)
+    floats = 4 if type in _WITH_MINS else 2
     unit = 1 if not is_small else 4 if own <= 2 else 2
 
     def memory(groups: int) -> tuple[int, int]:
@@ -230,6 +233,40 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
     blocks = -(-lowering.multiprocessors * each // sharing.groups)
     grid = (min(panels, blocks), -(-sharing.most // own), sharing.groups)
     return Kernel(Program("matmul", defines), "matmul", grid, threads, shared, is_early=True)
+
+
+def _super_blocks(
+    type: QuantType, columns: int, panels: int, sharing: _Sharing, lowering: Lowering
+) -> Kernel:
+    """Return a kernel for super-blocks whose thread blocks go from panel to panel, for up to 16 tokens each.
+
+    Each warp multiplies one super-block of a panel at a time, by 1, 8 or 16 tokens.
+    """
+    own = 1 if sharing.most == 1 else 8 if sharing.usual <= 8 else 16
+    blocks = columns // type.block_size
+
+    def memory(warps: int) -> int:
+        """Return the bytes of `Slab` in matmul_super.cu."""
+        tokens = own * (256 + 16 + 48) + (own if type in _WITH_SUMS else 1) * 32
+        weights = _LANES * type.block_bytes + 64
+        return 64 + warps * (2 * weights + (1 if blocks <= warps else 2) * tokens + 2 * own * 4 * _LANES)
+
+    warps = next(each for each in range(min(16, blocks), 0, -1) if memory(each) <= lowering.shared_memory)
+    warps = -(-blocks // -(-blocks // warps))  # as few as take the same number of turns
+    shared = memory(warps)
+    threads = 32 * warps + _LANES * (2 if own == 1 else 8)
+    each = max(1, min(2, 768 // threads, lowering.shared_memory // shared))
+    defines = (
+        *_format(type),
+        ("CHASKI_TOKENS", own),
+        ("CHASKI_WARPS", warps),
+        ("CHASKI_KEPT", int(blocks <= warps)),
+        ("CHASKI_BOUNDS", f"{threads},{each}"),
+        *sharing.defines,
+    )
+    grid = (min(panels, -(-lowering.multiprocessors * each // sharing.groups)), -(-sharing.most // own))
+    program = Program("matmul_super", defines)
+    return Kernel(program, "matmul_super", (*grid, sharing.groups), threads, shared, is_early=True)
 
 
 def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, lowering: Lowering) -> Kernel:
