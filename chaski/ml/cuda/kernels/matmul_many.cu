@@ -245,9 +245,8 @@ CHASKI_INLINE uint2 load_values(const Activated<Format>& from, const Place& own,
 template <class Format>
 CHASKI_INLINE uint2 load_sums(const Activated<Format>& from, const Place& own, int tile) {
     const int token = own.tokens + 8 * tile + own.row;
-    return bytes_of_sums<min_elements<Format>()>(from.scales[token],
-                                                 from.sums[Activated<Format>::kHasSums ? token : 0],
-                                                 own.quarter);
+    return bytes_of_sums<min_elements<Format>()>(
+        from.scales[token], from.sums[Activated<Format>::kHasSums ? token : 0], own.quarter);
 }
 
 // A panel's part of a super-block, in registers.
