@@ -65,6 +65,7 @@ class World:
         self.copies: set[str] = set()
         self.blobs: set[Digest] = set()
         self.num_killed = 0
+        self.is_about_store = self.random.random() < 0.25
         MEMORY.reset()
         pick = self.random.choice
         SCHEDULER.switch_rate = pick((0.0, 0.02, 0.1, 0.3))
@@ -148,15 +149,10 @@ class World:
         self.loop.call_soon_threadsafe(function, *arguments)
 
     def _step(self) -> None:
-        choice = self.random.random()
-        if choice < 0.55:
-            self._ask()
-        elif choice < 0.65:
-            self._change_store()
-        elif choice < 0.75:
-            self._cut()
-        elif choice < 0.93:
-            self._fault()
+        ask, change, cut, fault = (10, 50, 5, 35) if self.is_about_store else (55, 10, 10, 18)
+        wait = max(0, 100 - ask - change - cut - fault)
+        actions = (self._ask, self._change_store, self._cut, self._fault, lambda: None)
+        self.random.choices(actions, (ask, change, cut, fault, wait))[0]()
         for _ in range(self.random.choice((1, 20, 100, 400))):
             if not SCHEDULER.can_run:
                 break
@@ -205,7 +201,7 @@ class World:
         """Let something go wrong: a worker, the clock, the disk, the memory, or the power."""
         self.faults += 1
         workers = list(Popen.running.values())
-        match self.random.randrange(7):
+        match 5 if self.is_about_store and self.random.random() < 0.5 else self.random.randrange(7):
             case 0 if workers:
                 self._harm_open_requests()
                 self.num_killed += 1
