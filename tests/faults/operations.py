@@ -123,7 +123,13 @@ class Pull(_Stored):
         super().__init__(shared)
         code = "from tests.faults.operations import serve_registry; serve_registry()"
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        self._server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment)
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
         assert self._server.stdout is not None
         self._host = self._server.stdout.readline().decode().strip()
 
@@ -136,13 +142,9 @@ class Pull(_Stored):
         name = ModelName.parse(f"http://{self._host}/me/model:1")
         assert Store(folder / "store").entry(name).size > 1_000_000
 
-    def __del__(self) -> None:
-        self._server.kill()
-        self._server.wait()
-
 
 def serve_registry() -> None:
-    """Serve the registry of `tests.store.pulling` until the process is killed, and print its address."""
+    """Serve the registry of `tests.store.pulling` until the input ends, and print its address."""
     from tests.store.fake_registry import FakeRegistry
     from tests.store.pulling import LAYERS
 
@@ -150,7 +152,7 @@ def serve_registry() -> None:
     registry.put(LAYERS)
     with registry.running():
         print(registry.host, flush=True)
-        threading.Event().wait()
+        sys.stdin.read()
 
 
 class Load(Operation):
