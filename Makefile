@@ -14,7 +14,7 @@ DOCS_REQUIREMENTS = $(shell $(PYTHON) -I -c "import tomllib; \
 WHEEL_PYTHON = $(shell $(PYTHON) -I -c "import sys; print('cp%d%d' % sys.version_info[:2])")
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 # Sources compiled for GPUs, and for the emulated device of the tests.
-KERNELS := $(wildcard chaski/ml/cuda/kernels/*.h chaski/ml/cuda/kernels/*.cu tests/cuda/emulated/*.h benchmarks/*.cu)
+KERNELS := $(wildcard fuzz/native/*.cpp fuzz/native/*.h) $(wildcard chaski/ml/cuda/kernels/*.h chaski/ml/cuda/kernels/*.cu tests/cuda/emulated/*.h benchmarks/*.cu)
 
 # Two tests run at once, one per core of the target machine. Tests of one file stay in one process. Files run
 # in order, so that the few tests that take a minute are not the last.

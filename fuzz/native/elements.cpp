@@ -12,13 +12,27 @@ std::vector<float> compute(const Ops& ops, std::int64_t choice, std::int64_t n, 
                            const std::vector<float>& b, const std::vector<float>& c) {
     std::vector<float> y(n);
     switch (choice) {
-        case 0: ops.rms_norm(a.data(), b.data(), 1e-5f, n, y.data()); break;
-        case 1: ops.layer_norm(a.data(), b.data(), c.data(), 1e-5f, n, y.data()); break;
-        case 2: ops.scale(a.data(), 0.3f, n, y.data()); break;
-        case 3: ops.add(a.data(), b.data(), n, y.data()); break;
-        case 4: ops.softmax(a.data(), n, y.data()); break;
-        case 5: ops.sigmoid(a.data(), n, y.data()); break;
-        case 6: ops.exponentials(a.data(), b[0], n, y.data()); break;
+        case 0:
+            ops.rms_norm(a.data(), b.data(), 1e-5f, n, y.data());
+            break;
+        case 1:
+            ops.layer_norm(a.data(), b.data(), c.data(), 1e-5f, n, y.data());
+            break;
+        case 2:
+            ops.scale(a.data(), 0.3f, n, y.data());
+            break;
+        case 3:
+            ops.add(a.data(), b.data(), n, y.data());
+            break;
+        case 4:
+            ops.softmax(a.data(), n, y.data());
+            break;
+        case 5:
+            ops.sigmoid(a.data(), n, y.data());
+            break;
+        case 6:
+            ops.exponentials(a.data(), b[0], n, y.data());
+            break;
         case 7:
             y = c;
             ops.add_scaled(y.data(), a.data(), b[0], n);

@@ -54,7 +54,8 @@ class Input {
 };
 
 // Ends the process unless both results have the same bits. Which NaN results is not part of the rule.
-inline void require_equal(const char* what, const std::vector<float>& expected, const std::vector<float>& got) {
+inline void require_equal(const char* what, const std::vector<float>& expected,
+                          const std::vector<float>& got) {
     for (std::size_t i = 0; i < expected.size(); ++i) {
         if (expected[i] != expected[i] && got[i] != got[i]) continue;
         if (std::memcmp(&expected[i], &got[i], sizeof(float)) == 0) continue;

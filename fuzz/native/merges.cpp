@@ -57,7 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (int count = input.byte() % 32; count > 0; --count) tokens.add(input.text(input.byte() % 8));
     for (int count = input.byte() % 32; count > 0; --count) merges.add(input.text(input.byte() % 12));
     std::vector<std::int64_t> unused;
-    for (int count = input.byte() % 4; count > 0; --count) unused.push_back(input.below(tokens.offsets.size()) - 1);
+    for (int count = input.byte() % 4; count > 0; --count)
+        unused.push_back(input.below(tokens.offsets.size()) - 1);
     std::erase_if(unused, [](std::int64_t id) { return id < 0; });
     const std::int64_t length = 1 + input.byte() % 16;
     const std::string text = input.text(input.size());
@@ -71,12 +72,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::vector<std::int32_t> ids = made.encode(text, ends);
     std::string spelled;
     for (std::int32_t id : ids) {
-        if (id < 0 || static_cast<std::size_t>(id) >= tokens.get().size()) fail("an id outside of the vocabulary");
+        if (id < 0 || static_cast<std::size_t>(id) >= tokens.get().size())
+            fail("an id outside of the vocabulary");
         spelled += tokens.get()[id];
     }
     if (ids != made.encode(text, ends)) fail("two encodings of one text differ");
     std::string wanted;
     for (const char byte : text) wanted += byte_tokens[static_cast<std::uint8_t>(byte)];
-    if (has_bytes && unused.empty() && rules.is_byte_level && spelled != wanted) fail("the ids spell another text");
+    if (has_bytes && unused.empty() && rules.is_byte_level && spelled != wanted)
+        fail("the ids spell another text");
     return 0;
 }

@@ -1,5 +1,5 @@
-// Matrix products with any bytes as weights and any bits as activations: all instruction sets compute the same
-// bits, and read and write only their own memory.
+// Matrix products with any bytes as weights and any bits as activations: all instruction sets compute the
+// same bits, and read and write only their own memory.
 #include "comparison.h"
 #include "input.h"
 #include "memory.h"
