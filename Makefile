@@ -14,7 +14,8 @@ DOCS_REQUIREMENTS = $(shell $(PYTHON) -I -c "import tomllib; \
 WHEEL_PYTHON = $(shell $(PYTHON) -I -c "import sys; print('cp%d%d' % sys.version_info[:2])")
 NATIVE := CMakeLists.txt $(shell find native -name '*.cpp' -o -name '*.h')
 # Sources compiled for GPUs, and for the emulated device of the tests.
-KERNELS := $(wildcard fuzz/native/*.cpp fuzz/native/*.h) $(wildcard chaski/ml/cuda/kernels/*.h chaski/ml/cuda/kernels/*.cu tests/cuda/emulated/*.h benchmarks/*.cu)
+KERNELS := $(wildcard chaski/ml/cuda/kernels/*.h chaski/ml/cuda/kernels/*.cu tests/cuda/emulated/*.h benchmarks/*.cu)
+FUZZERS := $(wildcard fuzz/native/*.h fuzz/native/*.cpp)
 
 # Two tests run at once, one per core of the target machine. Tests of one file stay in one process. Files run
 # in order, so that the few tests that take a minute are not the last.
@@ -118,13 +119,13 @@ test-aarch64:
 lint: .venv/developing types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE)) $(KERNELS)
+	$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE)) $(KERNELS) $(FUZZERS)
 	$(BIN)/hadolint --ignore DL3008 Dockerfile  # Debian's newest versions are wanted
 
 format: .venv/developing
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter-out CMakeLists.txt,$(NATIVE)) $(KERNELS)
+	$(BIN)/clang-format -i $(filter-out CMakeLists.txt,$(NATIVE)) $(KERNELS) $(FUZZERS)
 
 types: .venv/developing
 	$(BIN)/mypy

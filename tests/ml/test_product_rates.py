@@ -41,7 +41,9 @@ def test_rates_hold_for_less_time_if_other_programs_used_the_cores(
 ) -> None:
     found = iter([ProductRates(1.0, 1.0), ProductRates(2.0, 2.0)])
 
-    def fake(pool: object, isa: str, type: QuantType, total: int, clock: product_rates._Clock) -> ProductRates:
+    def fake(
+        pool: object, isa: str, type: QuantType, total: int, clock: product_rates._Clock
+    ) -> ProductRates:
         clock.best(lambda: time.sleep(0.001))
         clock._computed = share * clock._elapsed
         return next(found)
