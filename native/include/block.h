@@ -44,7 +44,11 @@ struct Block {
     static constexpr int kBytes = kLanes * find_format(T)->bytes;
 
     const uint8_t* p;
-    int first = 0;  // is added to the numbers of units; only threads of a GPU read codes in this way
+#if defined(CHASKI_CUDA)
+    int first = 0;  // is added to the numbers of units
+#else
+    static constexpr int first = 0;
+#endif
 
     template <int F>
     CHASKI_INLINE const uint8_t* line(int unit = 0) const {
