@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -147,7 +148,10 @@ class _Work:
 
     def run(self) -> Generator[tuple[int, int], None, None]:
         """Yield the completed and total bytes. Raises the errors of the writing."""
-        Thread(target=self._guarded, daemon=True).start()
+        try:
+            Thread(target=self._guarded, daemon=True).start()
+        except RuntimeError as error:  # the system refuses another thread
+            raise BlockingIOError(errno.EAGAIN, str(error)) from None
         try:
             has_ended = False
             while not has_ended:

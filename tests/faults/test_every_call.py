@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs Linux and cc t
 _ROOT = Path(__file__).parents[2]
 _OF_FILES = ("open", "read", "write", "sync", "rename", "length")
 _KINDS = {
-    "create": _OF_FILES,
+    "create": (*_OF_FILES, "thread"),
     "copy": _OF_FILES,
     "pull": (*_OF_FILES, "socket", "thread"),
     "load": ("memory", "mmap", "open", "read", "thread"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -71,30 +72,28 @@ class Vector:
 
 
 class _File:
-    """A file of weights. It stays open, so that it may be deleted."""
+    """A file of weights. It stays open, so that it may be deleted. `close` ends that."""
 
     def __init__(self, path: Path) -> None:
         """Open the file. Raises ModelError if it cannot be opened."""
         self._path = path
         try:
-            self._file = path.open("rb")
+            self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise unreadable(path, str(error)) from error
-        self.native = _native.WeightFile(self._file.fileno())
+        self.close = weakref.finalize(self, os.close, self._descriptor)
+        self.native = _native.WeightFile(self._descriptor)
 
     def vector(self, info: TensorInfo) -> npt.NDArray[np.float32]:
         """Read a tensor whose bytes are consecutive, as floats. Raises ModelError if it cannot be read."""
         try:
-            found = os.pread(self._file.fileno(), info.nbytes, info.offset)
+            found = os.pread(self._descriptor, info.nbytes, info.offset)
         except OSError as error:
             raise unreadable(self._path, str(error)) from error
         if len(found) < info.nbytes:
             raise unreadable(self._path, f"{info.name} is missing, because the file has become shorter")
         blocks = np.frombuffer(found, np.uint8).reshape(info.data.shape)
         return np.ascontiguousarray(dequantize(blocks, info.type, info.shape), np.float32)
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class CUDABackend:

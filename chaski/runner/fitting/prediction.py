@@ -22,10 +22,13 @@ from chaski.ml.rates import DeviceRates, ProductRates
 from chaski.runner.fitting.layout import Layout
 from chaski.runner.fitting.work import ContextWork, Matrix, Work
 
-__all__ = ["BATCH", "FITTED_HISTORY", "FileTier", "Prediction", "Rates", "predict"]
+__all__ = ["BATCH", "BETWEEN", "FITTED_HISTORY", "FileTier", "Prediction", "Rates", "predict"]
 
 BATCH = 512
 """Tokens of a prompt that are computed at once."""
+
+BETWEEN = 5e-4
+"""Seconds of the caller between two batches."""
 
 FITTED_HISTORY = 512
 """Tokens before the tokens whose rate is predicted."""
@@ -34,8 +37,6 @@ FITTED_HISTORY = 512
 _STEPS, _STEPS_OF_EXPERTS, _STEPS_OUTSIDE = 11, 15, 6
 # Bytes that all operations between products read and write for each element of a token's row in a layer.
 _PASSED_BYTES = 60
-# Seconds of the caller between two batches.
-_BETWEEN = 5e-4
 # Attention of single tokens multiplies at this share of its rate in a prompt, where queries share keys.
 _SINGLE = 0.5
 # Rows that go from one device to another and back take so long to begin.
@@ -139,7 +140,7 @@ def predict(
         reading = from_file / rates.file.rate
         seconds["file"] = reading if rates.file.is_of_experts else max(0.0, reading - seconds.get(HOST, 0.0))
     moves = _moves(work, layout)
-    between = _BETWEEN + moves * (_TRANSFER + 4 * work.hidden * tokens / rates.link)
+    between = BETWEEN + moves * (_TRANSFER + 4 * work.hidden * tokens / rates.link)
     hot_layers = len({matrix.layer for matrix in work.matrices if matrix.name in layout.slots})
     between += hot_layers * (_TRANSFER + 4 * work.hidden * work.used * tokens / rates.link)
     return {**seconds, "between": between}

@@ -20,6 +20,7 @@ from chaski.runner.choosing.candidates import Candidate, local_candidates, remot
 from chaski.runner.choosing.losses import Loss, loss_of_type
 from chaski.runner.evaluation.records import Description, Records, Subject
 from chaski.runner.evaluation.scores import SCORE
+from chaski.runner.fitting.prediction import BETWEEN
 from chaski.runner.fitting.work import Work, bytes_per_token
 from chaski.runner.loading import reservation
 from chaski.store.create import create
@@ -69,8 +70,7 @@ def test_a_folder(folder: Path) -> None:
     speeds = [each.rate or 0 for each in found]
     assert speeds == sorted(speeds, reverse=True)
     with open_gguf(folder / "tiny-F16.gguf") as file:
-        between = 1.5e-4  # seconds of the caller
-        assert 1 / speeds[1] == pytest.approx(bytes_per_token(file) / BANDWIDTH + between)
+        assert 1 / speeds[1] == pytest.approx(bytes_per_token(file) / BANDWIDTH + BETWEEN)
     assert found[2].candidate.num_bytes == sum(path.stat().st_size for path in folder.glob("tiny-F32-*.gguf"))
 
 
