@@ -224,7 +224,7 @@ class DeviceMemory(Struct, frozen=True):
 
 
 class LayerExperts(Struct, frozen=True):
-    """What a layer whose experts are in several places has requested so far, in matrices of experts.
+    """Counts of a layer whose experts are in several places, in matrices of experts.
 
     hits        the requested matrices that were in memory
     bytes_read  bytes that were read from the file
