@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -33,6 +34,18 @@ struct Piece {
 
 std::int64_t rows_of(const Matrix& m, std::int64_t panel_begin, std::int64_t panel_end) {
     return std::min(panel_end * kLanes, m.rows) - panel_begin * kLanes;
+}
+
+// The bytes of some rows in the file, without what follows the last one.
+std::int64_t stretch_bytes(const OwnedMatrix& weight, std::int64_t rows) {
+    return (rows - 1) * weight.origin->stride + row_bytes(weight.matrix.type, weight.matrix.k);
+}
+
+// Whole groups of interleaved panels that fit into a piece of a stream; at least one group.
+std::int64_t panels_of_piece(const OwnedMatrix& weight) {
+    const std::int64_t group = interleaved_panels(weight.matrix.type);
+    const std::int64_t fitting = WeightStream::kPieceBytes / stored_bytes(weight, group);
+    return std::max<std::int64_t>(fitting, 1) * group;
 }
 
 std::vector<Piece> split(const std::vector<OwnedMatrix>& weights) {
@@ -221,25 +234,50 @@ std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels) {
 }
 
 bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t begin, std::int64_t end,
-                 std::uint8_t* rows, std::uint8_t* panels) {
+                 std::uint8_t* rows, std::uint8_t* panels, const std::uint8_t* taken) {
     const Matrix& m = weight.matrix;
     const Origin& origin = *weight.origin;
-    const std::int64_t bytes = row_bytes(m.type, m.k), count = rows_of(m, begin, end);
-    const std::int64_t place = origin.offset + begin * kLanes * origin.stride;
-    if (!origin.file->read(rows, (count - 1) * origin.stride + bytes, place)) return false;
+    const std::int64_t count = rows_of(m, begin, end), bytes = stretch_bytes(weight, count);
+    if (taken != nullptr && !origin.is_interleaved) {
+        kernels.pack(m.type, taken, origin.stride, count, m.k, panels, 0, num_panels(count));
+        return true;
+    }
+    if (taken != nullptr) {
+        std::memcpy(rows, taken, static_cast<std::size_t>(bytes));  // it may be taken again, unchanged
+    } else if (!origin.file->read(rows, bytes, origin.offset + begin * kLanes * origin.stride)) {
+        return false;
+    }
     pack_rows(kernels, {m.type, count, m.k, nullptr}, origin.stride, origin.is_interleaved, rows, panels);
     return true;
 }
 
-void read_following(const OwnedMatrix& weight) {
-    for (const FileRange& range : weight.origin->ahead) range.file->read_ahead(range.offset, range.bytes);
+void start_stream(WeightStream& stream, std::int64_t bytes, const std::vector<OwnedMatrix>& weights,
+                  int readers) {
+    std::int64_t longest = WeightStream::kPieceBytes;
+    for (const OwnedMatrix& weight : weights) {
+        longest = std::max(longest, stored_bytes(weight, panels_of_piece(weight)));
+    }
+    stream.start(bytes, longest, readers);
 }
 
-void read_panels_ahead(const OwnedMatrix& weight, std::int64_t begin, std::int64_t end) {
-    const Origin& origin = *weight.origin;
-    if (begin >= end) return;
-    const std::int64_t row = begin * kLanes * origin.stride;
-    origin.file->read_ahead(origin.offset + row, stored_bytes(weight, end - begin));
+void stream_in_order(const std::shared_ptr<WeightStream>& stream, const std::vector<OwnedMatrix>& weights) {
+    std::map<const WeightFile*, std::shared_ptr<const DirectFile>> files;
+    std::vector<WeightStream::Piece> pieces;
+    for (const OwnedMatrix& weight : weights) {
+        Origin& origin = *weight.origin;
+        std::shared_ptr<const DirectFile>& file = files[origin.file.get()];
+        if (file == nullptr) file = origin.file->direct();
+        origin.first_piece = std::ssize(pieces);
+        origin.piece_panels = panels_of_piece(weight);
+        origin.stream = stream;
+        const std::int64_t panels = num_panels(weight.matrix.rows);
+        for (std::int64_t begin = 0; begin < panels; begin += origin.piece_panels) {
+            const std::int64_t end = std::min(begin + origin.piece_panels, panels);
+            pieces.push_back({file, origin.offset + begin * kLanes * origin.stride,
+                              stretch_bytes(weight, rows_of(weight.matrix, begin, end)), end - begin});
+        }
+    }
+    stream->set(std::move(pieces));
 }
 
 void release(const OwnedMatrix& weight) {

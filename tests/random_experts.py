@@ -128,6 +128,7 @@ class Round:
             for reading in ready:
                 text = os.read(reading, 1 << 16)
                 texts[reading] += text
+                deadline = max(deadline, time.monotonic() + _PATIENCE)  # an emulated GPU takes its time
                 if not text:
                     os.waitpid(children.pop(reading), 0)
             now = time.monotonic()

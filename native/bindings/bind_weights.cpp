@@ -34,17 +34,22 @@ void take_from(const OwnedMatrix& weight, std::shared_ptr<WeightFile> file, std:
     weight.origin->is_laid_out.store(false);
 }
 
-// Lets steps read the matrix from its file each time, and the system up to `most` bytes of each later one
-// meanwhile.
-void stream(const OwnedMatrix& weight, const std::vector<OwnedMatrix>& later, std::int64_t most) {
-    std::vector<FileRange> ahead;
-    for (const OwnedMatrix& other : later) {
-        require(other.origin->file != nullptr, "weights: a matrix comes from no file");
-        const std::int64_t bytes = std::min(most, other.matrix.rows * other.origin->stride);
-        ahead.push_back({other.origin->file, other.origin->offset, bytes});
+void require_files(const std::vector<OwnedMatrix>& weights) {
+    for (const OwnedMatrix& weight : weights) {
+        require(weight.origin->file != nullptr, "weights: a matrix comes from no file");
     }
-    weight.origin->is_streamed = true;
-    weight.origin->ahead = std::move(ahead);
+}
+
+void start_reading(WeightStream& stream, std::int64_t bytes, const std::vector<OwnedMatrix>& weights,
+                   int readers) {
+    require(readers > 0, "weights: no readers");
+    start_stream(stream, bytes, weights, readers);
+}
+
+void set_order(const std::shared_ptr<WeightStream>& stream, const std::vector<OwnedMatrix>& weights) {
+    require_files(weights);
+    const Unlocked unlocked;
+    stream_in_order(stream, weights);
 }
 
 void release_matrix(const OwnedMatrix& weight) {
@@ -65,9 +70,7 @@ OwnedMatrix first_rows(const OwnedMatrix& weight, std::int64_t rows) {
 
 void lay_out_all(ThreadPool& pool, const std::string& isa, const std::vector<OwnedMatrix>& weights,
                  std::optional<int> shared) {
-    for (const OwnedMatrix& weight : weights) {
-        require(weight.origin->file != nullptr, "weights: a matrix comes from no file");
-    }
+    require_files(weights);
     const Unlocked unlocked;
     lay_out(pool, kernels_of(isa), weights, shared);
 }
@@ -87,7 +90,6 @@ void bind_weights(nb::module_& m) {
         .def_prop_ro("columns", [](const OwnedMatrix& w) { return w.matrix.k; })
         .def("first_rows", &first_rows, "rows"_a)
         .def("take_from", &take_from, "file"_a, "offset"_a)
-        .def("stream", &stream, "later"_a, "most"_a)
         .def("release", &release_matrix)
         .def("set_laid_out", [](const OwnedMatrix& w) { w.origin->is_laid_out.store(true); });
 
@@ -99,6 +101,14 @@ void bind_weights(nb::module_& m) {
         .def("read_only_requested", &WeightFile::read_only_requested)
         .def("read_ahead", &WeightFile::read_ahead, "offset"_a, "bytes"_a, nb::call_guard<Unlocked>(),
              "Asks the system to read these bytes into memory, without waiting.");
+
+    nb::class_<WeightStream>(m, "WeightStream")
+        .def(nb::init<int>(), "threads"_a)
+        .def_prop_ro("bytes", &WeightStream::bytes)
+        .def("start", &start_reading, "bytes"_a, "matrices"_a, "readers"_a,
+             "Reserves about that much memory for any of these matrices, and starts to read.")
+        .def("set", &set_order, "matrices"_a, "Sets the matrices that every pass reads, in its order.")
+        .def("stop", &WeightStream::stop, nb::call_guard<Unlocked>());
 
     nb::class_<Weights>(m, "Weights")
         .def(nb::init<std::size_t>(), "bytes"_a)

@@ -11,6 +11,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "thread_pool.h"
+#include "weight_stream.h"
 
 namespace chaski {
 
@@ -32,6 +33,8 @@ class WeightFile {
 
     // Lets the system read only what is requested, instead of what follows in the file too.
     void read_only_requested() const;
+    // The same file, read past the system's cache. Throws std::system_error.
+    std::shared_ptr<const DirectFile> direct() const { return std::make_shared<DirectFile>(descriptor_); }
     // Asks the system to read these bytes into memory, without waiting.
     void read_ahead(std::int64_t offset, std::int64_t bytes) const;
 
@@ -41,11 +44,6 @@ class WeightFile {
     mutable std::atomic<int> error_{0};
 };
 
-struct FileRange {
-    std::shared_ptr<const WeightFile> file;
-    std::int64_t offset, bytes;
-};
-
 // The place of a matrix's rows in a file.
 struct Origin {
     std::shared_ptr<const WeightFile> file;
@@ -53,8 +51,9 @@ struct Origin {
     std::int64_t stride = 0;              // bytes from one row to the next; other rows may lie between
     bool is_interleaved = false;          // of MXFP4: elements 2 j and 2 j + 1 share byte j, not j and j + 16
     std::atomic<bool> is_laid_out{true};  // false: the panels in memory are not filled yet
-    bool is_streamed = false;             // steps read it from the file each time
-    std::vector<FileRange> ahead;         // what the system reads when a step begins to read it
+    // What steps take rows from while they are not laid out; null if they read the file themselves.
+    std::shared_ptr<WeightStream> stream;
+    std::int64_t first_piece = 0, piece_panels = 0;  // of the stream
 };
 
 // A matrix, the memory of its panels, and their origin.
@@ -70,15 +69,19 @@ struct OwnedMatrix {
 std::int64_t stored_bytes(const OwnedMatrix& weight, std::int64_t panels);
 
 // Reads panels begin..end-1 from the file and packs them as the first ones of `panels`. `rows` has room for
-// their `stored_bytes`. Returns false when they cannot be read.
+// their `stored_bytes`. `taken`: their rows, if a stream has read them. Returns false when they cannot be
+// read.
 bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t begin, std::int64_t end,
-                 std::uint8_t* rows, std::uint8_t* panels);
+                 std::uint8_t* rows, std::uint8_t* panels, const std::uint8_t* taken = nullptr);
 
-// Asks the system to read what follows a matrix in a pass, when a step begins to read it from its file.
-void read_following(const OwnedMatrix& weight);
+// Reserves about `bytes` of memory for any of these matrices, and starts to read. Throws std::bad_alloc and
+// std::system_error.
+void start_stream(WeightStream& stream, std::int64_t bytes, const std::vector<OwnedMatrix>& weights,
+                  int readers);
 
-// Asks the system to read panels begin..end-1 from the file, without waiting.
-void read_panels_ahead(const OwnedMatrix& weight, std::int64_t begin, std::int64_t end);
+// Lets steps take matrices that are not laid out from a stream, which reads them in this order. Not while a
+// plan runs.
+void stream_in_order(const std::shared_ptr<WeightStream>& stream, const std::vector<OwnedMatrix>& weights);
 
 // Makes steps read the matrix from its file again, and gives its memory back. Not while a step runs.
 void release(const OwnedMatrix& weight);

@@ -18,9 +18,30 @@ std::int64_t panels_at_once(const OwnedMatrix& weight) {
     return std::clamp(fitting, interleaved, kMost);
 }
 
-// While a thread computes panels of a matrix that is in its file, the disk reads this many times as many in
-// one request.
-constexpr std::int64_t kStepsAhead = 16;
+// A piece of a stream while a thread computes some of its panels.
+class TakenPiece {
+   public:
+    // Of the piece that contains panel `begin`: the panels from there to `end`.
+    TakenPiece(const Origin& origin, std::int64_t begin, std::int64_t end)
+        : stream_(*origin.stream),
+          number_(origin.first_piece + begin / origin.piece_panels),
+          panels_(end - begin),
+          rows_(stream_.take(number_)) {
+        if (rows_ != nullptr) rows_ += begin % origin.piece_panels * kLanes * origin.stride;
+    }
+    ~TakenPiece() {
+        if (rows_ != nullptr) stream_.release(number_, panels_);
+    }
+    TakenPiece(const TakenPiece&) = delete;
+    TakenPiece& operator=(const TakenPiece&) = delete;
+
+    const std::uint8_t* rows() const { return rows_; }
+
+   private:
+    WeightStream& stream_;
+    const std::int64_t number_, panels_;
+    const std::uint8_t* rows_;
+};
 
 // Room for panels in the layout of the file, and packed.
 struct Reading {
@@ -65,25 +86,37 @@ void Multiplier::multiply(const Matrix& m, std::int64_t panel_begin, std::int64_
 void Multiplier::operator()(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
                             const Activations& x, std::int64_t n, const Output& out,
                             std::byte* scratch) const {
+    if (weight.is_laid_out())
+        return multiply(weight.matrix, panel_begin, panel_end, x, n, out, scratch, turn_);
+    const Origin& origin = *weight.origin;
+    if (origin.stream == nullptr) {
+        multiply_stored(weight, panel_begin, panel_end, nullptr, x, n, out, scratch);
+        return;
+    }
+    for (std::int64_t begin = panel_begin, end; begin < panel_end; begin = end) {
+        end = std::min((begin / origin.piece_panels + 1) * origin.piece_panels, panel_end);
+        const TakenPiece piece(origin, begin, end);
+        if (!multiply_stored(weight, begin, end, piece.rows(), x, n, out, scratch)) return;
+    }
+}
+
+bool Multiplier::multiply_stored(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
+                                 const std::uint8_t* rows, const Activations& x, std::int64_t n,
+                                 const Output& out, std::byte* scratch) const {
     const Matrix& m = weight.matrix;
-    if (weight.is_laid_out()) return multiply(m, panel_begin, panel_end, x, n, out, scratch, turn_);
     const std::int64_t step = panels_at_once(weight);
-    const bool is_streamed = weight.origin->is_streamed;
-    const std::int64_t ahead = step * kStepsAhead;
-    if (panel_begin == 0) read_following(weight);
-    if (is_streamed) read_panels_ahead(weight, panel_begin, std::min(panel_begin + ahead, panel_end));
     const Reading room(weight, step, scratch + kernel_bytes(kernels_, m, n));
     for (std::int64_t begin = panel_begin; begin < panel_end; begin += step) {
         const std::int64_t end = std::min(begin + step, panel_end), row = kLanes * begin;
-        if (is_streamed && (begin - panel_begin) % ahead == 0) {
-            read_panels_ahead(weight, begin + ahead, std::min(begin + 2 * ahead, panel_end));
-        }
-        if (!read_panels(kernels_, weight, begin, end, room.rows, room.panels)) return;
+        const std::uint8_t* taken =
+            rows == nullptr ? nullptr : rows + (begin - panel_begin) * kLanes * weight.origin->stride;
+        if (!read_panels(kernels_, weight, begin, end, room.rows, room.panels, taken)) return false;
         const Matrix part{m.type, std::min(kLanes * end, m.rows) - row, m.k, room.panels};
         const Output behind{out.y + row, out.y_stride, out.bias == nullptr ? nullptr : out.bias + row,
                             out.residual == nullptr ? nullptr : out.residual + row};
         multiply(part, 0, end - begin, x, n, behind, scratch, std::nullopt);
     }
+    return true;
 }
 
 void MatmulStep::multiply(const Sizes& sizes, std::int64_t begin, std::int64_t end,

@@ -42,6 +42,11 @@ class Multiplier {
     void multiply(const Matrix& m, std::int64_t panel_begin, std::int64_t panel_end, const Activations& x,
                   std::int64_t n, const Output& out, std::byte* scratch,
                   std::optional<VariantPicks::Turn> turn) const;
+    // The same for panels in their file. `rows`: their rows, if a stream has read them. Returns false when
+    // they cannot be read.
+    bool multiply_stored(const OwnedMatrix& weight, std::int64_t panel_begin, std::int64_t panel_end,
+                         const std::uint8_t* rows, const Activations& x, std::int64_t n, const Output& out,
+                         std::byte* scratch) const;
 
     const Kernels& kernels_;
     const std::shared_ptr<VariantPicks> picks_;
@@ -65,7 +70,10 @@ class MatmulStep final : public Step {
     }
     std::int64_t piece(const Sizes&, std::int64_t left, int threads) const override {
         constexpr std::int64_t kSlab = 4;
-        return shrinking_piece(left, threads, kSlab);
+        const std::int64_t shrinking = shrinking_piece(left, threads, kSlab);
+        // Threads take the rows of a stream near each other.
+        const bool is_streamed = !weight_.is_laid_out() && weight_.origin->stream != nullptr;
+        return is_streamed ? std::min(shrinking, weight_.origin->piece_panels) : shrinking;
     }
     void run(const Sizes& sizes, std::int64_t begin, std::int64_t end, std::byte* scratch) const override {
         multiply(sizes, begin, end, {}, scratch);

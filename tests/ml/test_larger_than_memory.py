@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from click.testing import CliRunner
 import chaski
 from chaski.cli.main import chaski_command
 from chaski.errors import ModelError
+from chaski.formats.gguf import TensorInfo
+from chaski.formats.quant import QuantType
 from chaski.ml.cpu import backend, partly_loaded
 from chaski.ml.cpu.partly_loaded import PartlyLoaded, spread
 from chaski.ml.cpu.weight_files import StoredMatrix
@@ -101,25 +104,38 @@ def test_a_draft_proposes_while_memory_changes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_weights_come_into_memory_evenly() -> None:
-    weights = [(Weight((1, 1), name=f"blk.{number // 4}.{number % 4}"), None) for number in range(64)]
-    found = [int(name.split(".")[1]) for name in (pair[0].name for pair in spread(weights))]
-    assert sorted(found[:16]) == list(range(16))
+    def stored(name: str, num_bytes: int) -> tuple[Weight, TensorInfo]:
+        no_data = np.empty(0, np.uint8)
+        info = TensorInfo(name, (1, num_bytes // 4), QuantType.F32, Path(), 0, num_bytes, no_data)
+        return Weight((1, 1), name=name), info
+
+    small = [stored(f"blk.{number // 4}.{number % 4}", 1000) for number in range(64)]
+    first, *names = (pair[0].name for pair in spread([*small, stored("output.weight", 1 << 30)]))
+    assert first == "output.weight", "while it is computed, the disk would wait"
+    assert sorted(int(name.split(".")[1]) for name in names[:16]) == list(range(16))
     assert spread([]) == []
 
 
-@pytest.mark.parametrize(
-    ("sizes", "window", "expected"),
-    [
-        ([4, 4, 4, 4], 8, [[1, 2], [3], [0], [1]]),
-        ([4, 4, 4], 1, [[1], [2], [0]]),
-        ([4, 4], 100, [[1], [0]]),
-        ([4], 100, [[]]),
-        ([], 100, []),
-    ],
-)
-def test_what_is_read_ahead(sizes: list[int], window: int, expected: list[list[int]]) -> None:
-    found = partly_loaded._windows(range(len(sizes)), sizes, window)
-    assert [list(later) for _, later in found] == expected
+@pytest.mark.usefixtures("small_machine")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_passes_that_leave_matrices_out(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream reads what a pass needs next, but the next pass is another one: some need no output."""
+    random = np.random.default_rng(threads)
+    settings = {"num_predict": 3, "temperature": 0, "ignore_eos": True}
+    calls: list[Callable[[chaski.LLM], object]] = [
+        lambda model: model.logits(IDS).tobytes(),
+        lambda model: model.logits(IDS[:1]).tobytes(),
+        lambda model: model.generate("one two three four " * 2, **settings).token_ids,
+        lambda model: next(iter(model.stream("text", **settings))).text,
+    ]
+    order = random.integers(len(calls), size=30)
+    sizes: dict[str, Any] = {"threads": threads, "context": 64, "num_batch": 4, "prompt_cache": False}
+    keep(300_000, monkeypatch)
+    with chaski.load(GUIDE, **sizes) as model:
+        found = [calls[number](model) for number in order]
+    monkeypatch.undo()
+    with chaski.load(GUIDE, **sizes) as model:
+        assert found == [calls[number](model) for number in order]
 
 
 @pytest.mark.usefixtures("small_machine")

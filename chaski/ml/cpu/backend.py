@@ -111,7 +111,7 @@ class CPUBackend:
         self._matrices, self._vectors, matrix_bytes, vector_bytes = _layout(weights)
         if matrix_bytes > _MOST * total_memory():
             self._matrices, self._vectors, *_ = _layout(spread(weights))
-            self._partly = PartlyLoaded(self._matrices, [weight.name for weight, _ in weights])
+            self._partly = PartlyLoaded(self._matrices, [weight.name for weight, _ in weights], self.threads)
         with _reserving("weights", matrix_bytes + vector_bytes):
             self._vector_memory = _native.Weights(vector_bytes)
             memory = self._matrix_memory(matrix_bytes)

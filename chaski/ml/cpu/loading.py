@@ -175,6 +175,8 @@ class Loading:
         if thread is not None:
             thread.join()
         self._files = WeightFiles([])
+        if self._partly is not None:
+            self._partly.close()
         if self._experts is not None:
             self._experts.close()
         if self._shared is not None:

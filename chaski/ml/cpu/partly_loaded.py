@@ -2,15 +2,17 @@
 
 A pass needs every matrix in the same order. If memory held what was used last, as the system's cache does, a
 pass over a model that is a little too large would find nothing in it. So a fixed set of matrices is in
-memory, spread evenly over a pass, and while each of the others is computed, the system reads the next ones.
+memory, spread evenly over a pass. The others are read from the disk, always a little ahead of the pass, by
+the stream of `native/include/weight_stream.h`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from chaski import _native
+from chaski.errors import OutOfMemoryError
 from chaski.formats.gguf import TensorInfo
 from chaski.ml.cpu.weight_files import StoredMatrix
 from chaski.ml.graph import Weight
@@ -19,10 +21,11 @@ from chaski.ml.machine import available_memory, spare_memory
 __all__ = ["PartlyLoaded", "spread"]
 
 # Fewer bytes than these never stay free: Python and the system's cache of programs need some.
-_LEAST_SPARE = 96 << 20
-# The share of the spare memory that the system may fill with the next matrices. With half of 50 MB, some were
-# dropped before they were read.
-_AHEAD = 0.3
+_LEAST_SPARE = 64 << 20
+# Memory for the next matrices: a disk with 2 GB/s reads so much while a thread computes for 16 ms.
+_AHEAD = 32 << 20
+# Reads of 2 MB that the disk has at the same time. One was enough for a disk with 2.9 GB/s.
+_READERS = 2
 # Seconds between two looks at the free memory, and bytes that come into memory after a look.
 _LOOK = 1.0
 _STEP = 64 << 20
@@ -31,14 +34,21 @@ _STEP = 64 << 20
 def spread(weights: Iterable[tuple[Weight, TensorInfo]]) -> list[tuple[Weight, TensorInfo]]:
     """Return weights in an order in which the first ones, however many, are spread evenly over all.
 
-    Tables of which a token reads one row come last.
+    Those that are larger than the memory for the next ones come first: the others would have too few others
+    between them, and the disk would wait. Tables of which a token reads one row come last.
     """
     pairs = list(weights)
     tables = _tables([weight.name for weight, _ in pairs])
     used = [pair for pair in pairs if pair[0].name not in tables]
-    bits = max(1, (len(used) - 1).bit_length())
-    numbers = sorted(range(len(used)), key=lambda number: int(f"{number:0{bits}b}"[::-1], 2))
-    return [*(used[number] for number in numbers), *(pair for pair in pairs if pair[0].name in tables)]
+    large = [pair for pair in used if pair[1].nbytes > _AHEAD]
+    small = [pair for pair in used if pair[1].nbytes <= _AHEAD]
+    bits = max(1, (len(small) - 1).bit_length())
+    numbers = sorted(range(len(small)), key=lambda number: int(f"{number:0{bits}b}"[::-1], 2))
+    return [
+        *large,
+        *(small[number] for number in numbers),
+        *(pair for pair in pairs if pair[0].name in tables),
+    ]
 
 
 class PartlyLoaded:
@@ -47,8 +57,8 @@ class PartlyLoaded:
     `count` of them are there, and a plan that computes finds the same ones there until it ends.
     """
 
-    def __init__(self, matrices: Sequence[StoredMatrix], names: Sequence[str]) -> None:
-        """`names`: those of the weights in the order of a pass."""
+    def __init__(self, matrices: Sequence[StoredMatrix], names: Sequence[str], threads: int) -> None:
+        """`names`: those of the weights in the order of a pass. `threads`: those that compute."""
         self.matrices = matrices
         self.count = 0
         self._sizes = [_size(matrix) for matrix in matrices]
@@ -57,6 +67,7 @@ class PartlyLoaded:
         tables = _tables(names)
         self._pass = [number for number in by_place if matrices[number].weight.name not in tables]
         self._looked = monotonic()
+        self._stream = _native.WeightStream(threads)
 
     @property
     def held_bytes(self) -> int:
@@ -69,7 +80,14 @@ class PartlyLoaded:
         return sum(self._sizes[self.count :])
 
     def begin(self, others: int) -> Sequence[StoredMatrix]:
-        """Return the matrices to lay out in the memory that is free beside `others` more bytes."""
+        """Return the matrices to lay out in the memory that is free beside `others` more bytes.
+
+        Raises OutOfMemoryError if the system refuses the threads that read the others.
+        """
+        try:
+            self._stream.start(_AHEAD, [matrix.target for matrix in self.matrices], _READERS)
+        except RuntimeError as error:
+            raise OutOfMemoryError(f"the threads that read weights cannot be started: {error}") from None
         return self.fill(available_memory() - _spare() - others)
 
     def fill(self, room: int) -> Sequence[StoredMatrix]:
@@ -81,11 +99,12 @@ class PartlyLoaded:
         return self.matrices[first : self.count]
 
     def read_ahead(self) -> None:
-        """Let each matrix that a pass reads be followed by the next ones, also from one pass to the next."""
-        read = [number for number in self._pass if number >= self.count]
-        window = int(_AHEAD * _spare())
-        for number, later in _windows(read, self._sizes, window):
-            self.matrices[number].target.stream([self.matrices[each].target for each in later], window)
+        """Read the matrices that are not in memory, ahead of each pass. Not while a plan computes."""
+        self._stream.set([self.matrices[number].target for number in self._pass if number >= self.count])
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stream.stop()
 
     def adapt(self, pool: _native.ThreadPool) -> Sequence[StoredMatrix]:
         """Give memory back that other programs need, or take more -> the matrices to lay out.
@@ -119,27 +138,6 @@ def _tables(names: Sequence[str]) -> Sequence[str]:
 
 def _spare() -> int:
     return max(_LEAST_SPARE, spare_memory())
-
-
-def _windows(
-    numbers: Sequence[int], sizes: Sequence[int], window: int
-) -> Iterator[tuple[int, Sequence[int]]]:
-    """Yield each number of a cycle with those that enter the window behind it, at least the next one."""
-    end, held = 0, 0
-    for at, number in enumerate(numbers):
-        later: list[int] = []
-        if end <= at:
-            end, held = at + 1, 0
-        while end < at + len(numbers):
-            following = numbers[end % len(numbers)]
-            if held and held + sizes[following] > window:
-                break
-            later.append(following)
-            held += sizes[following]
-            end += 1
-        yield number, later
-        if end > at + 1:
-            held -= sizes[numbers[(at + 1) % len(numbers)]]
 
 
 def _size(matrix: StoredMatrix) -> int:
