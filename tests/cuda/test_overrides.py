@@ -109,3 +109,13 @@ def test_an_override_to_a_gpu_needs_one(path: Path) -> None:
     with pytest.raises(OptionError, match="CUDA0, but no GPU computes this model"):
         chaski.load(path, backend="cpu", override_tensor="exps=CUDA0")
     chaski.load(path, backend="cpu", override_tensor="exps=CPU").close()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"n_cpu_moe": 2}, "n_cpu_moe"), ({"gpu_experts": 2}, "gpu_experts")]
+)
+def test_places_of_experts_without_a_gpu_change_nothing(
+    path: Path, options: dict[str, Any], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    chaski.load(path, backend="cpu", **options).close()
+    assert f"{name} changes nothing, because no GPU computes this model" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,8 @@ from chaski.errors import OptionError
 from chaski.ml.backend import HOST, Device, GPUOptions, Override
 
 __all__ = ["ALL_LAYERS", "GPUWishes", "checked_split", "read_overrides"]
+
+_log = logging.getLogger(__name__)
 
 ALL_LAYERS = 999
 """A number of layers that stands for all."""
@@ -122,13 +125,19 @@ class GPUWishes(Struct, frozen=True):
                 )
 
     def on_processor(self) -> None:
-        """Raise OptionError for overrides that need a GPU, where the processor computes all."""
+        """Note options that change nothing where the processor computes all.
+
+        Raises OptionError for overrides that need a GPU.
+        """
         named = sorted({each.device for each in self.overrides} - {HOST})
         if named:
             raise OptionError(
                 f"override_tensor names {_llama_name(named[0])}, but no GPU computes this model; use CPU, or "
                 "see `chaski info` for the GPUs of this machine"
             )
+        if self.gpu_experts or self.n_cpu_moe:
+            name = "gpu_experts" if self.gpu_experts else "n_cpu_moe"
+            _log.warning("%s changes nothing, because no GPU computes this model", name)
 
     def together(self, gpus: Sequence[Device]) -> GPUOptions:
         """Return a place on all GPUs. Raises OptionError."""

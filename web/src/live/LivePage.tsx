@@ -64,11 +64,11 @@ export function LivePage() {
         {!!shown?.experts?.length && (
           <section class="card" aria-label="Experts">
             <h2>Experts</h2>
-            <p class="note">Memory holds the experts that tokens choose most. The others are read from the disk.</p>
+            <p class="note">Memory, or a GPU, holds the experts that tokens choose most. The others are read from the disk.</p>
             {expertsIn(shown.experts).map(({ name, hits, note }) => (
               <div class="tier" key={name}>
                 <span>{name}</span>
-                <meter min={0} max={1} value={hits} aria-label={`${name}, found in memory`} />
+                <meter min={0} max={1} value={hits} aria-label={`${name}, found`} />
                 <span class="note">{note}</span>
               </div>
             ))}

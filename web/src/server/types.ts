@@ -102,6 +102,8 @@ export interface LayerExperts {
   bytes_read: number;
   slots: number;
   matrices: number;
+  gpu_hits: number;
+  gpu_slots: number;
 }
 
 export interface LiveModel {
