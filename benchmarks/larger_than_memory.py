@@ -91,7 +91,7 @@ def _bare_rate(path: Path) -> float:
     def read(first: int) -> int:
         area = np.empty(3 * _PIECE, np.uint8)  # NumPy asks for huge pages
         aligned = -area.ctypes.data % _PIECE
-        room = memoryview(area)[aligned : aligned + _PIECE]
+        room = area[aligned : aligned + _PIECE].data
         done = 0
         for index in range(first, pieces, _READERS):
             done += os.preadv(descriptor, [room], index * _PIECE)

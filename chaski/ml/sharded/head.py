@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from chaski import __version__
 from chaski.errors import ClusterError, error_class
+from chaski.ml.plan import FailedRowsError
 from chaski.ml.sharded.frames import Message
 from chaski.ml.sharded.nodes import Node
 from chaski.ml.sharded.session import ALIVE, SILENCE
@@ -158,6 +159,8 @@ class Member:
         kind, text = fields["error"], f"{self.name}: {fields['message']}"
         if kind == "ValueError":
             return ValueError(text)
+        if "rows" in fields:
+            return FailedRowsError(text, fields["rows"])
         return error_class(kind, ClusterError)(text)
 
 

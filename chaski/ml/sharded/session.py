@@ -28,6 +28,7 @@ from chaski.ml.backend import (
 )
 from chaski.ml.graph import AdapterTable, DType, KVBuffer, KVRole, Weight
 from chaski.ml.machine import available_memory, cpu_name, physical_cores, total_memory
+from chaski.ml.plan import FailedRowsError
 from chaski.ml.sharded import encoding
 from chaski.ml.sharded.encoding import Fields
 from chaski.ml.sharded.exchange import Exchange
@@ -186,8 +187,9 @@ class Session:
             kind = type(error).__name__
             known = "ValueError" if isinstance(error, ValueError) else "ClusterError"
             known = class_name(error) if isinstance(error, ChaskiError) else known
+            failed = {"rows": error.rows} if isinstance(error, FailedRowsError) else {}
             with suppress(OSError):
-                self._reply({"id": number, "error": known, "message": str(error) or kind})
+                self._reply({"id": number, "error": known, "message": str(error) or kind, **failed})
 
     def _open(self, fields: Fields, arrays: list[Any]) -> tuple[Fields, Sequence[Any]]:
         if fields["version"] != __version__:

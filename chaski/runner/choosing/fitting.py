@@ -245,7 +245,7 @@ def disk_rate(path: Path) -> float:
         return _USUAL_DISK
     area = np.empty(3 * _BLOCK, np.uint8)  # NumPy asks for huge pages, as those of a stream of weights are
     aligned = -area.ctypes.data % _BLOCK
-    room = memoryview(area)[aligned : aligned + _BLOCK]
+    room = area[aligned : aligned + _BLOCK].data
     try:
         step = max(_BLOCK, os.fstat(descriptor).st_size // _BLOCKS // _BLOCK * _BLOCK)
         began, read = time.perf_counter(), 0

@@ -20,10 +20,13 @@ from chaski.chat.several import Request
 from chaski.errors import ModelError
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
+from chaski.ml import CPUOptions, open_backend
 from chaski.ml.plan import FailedRowsError
 from chaski.runner.engine.batch import PreparedBatch
 from chaski.runner.engine.in_flight import InFlight
 from tests.backends import about_the_processor
+from tests.cuda.emulated import NAME as EMULATED
+from tests.ml.sharded import members
 from tests.ml.test_expert_store import least_memory
 from tests.random_mixes import MODELS, Asked, Mix, Model
 from tests.rewriting import all_tensors
@@ -135,6 +138,44 @@ def test_a_shorter_file_ends_exactly_the_requests_that_need_the_rest(
         found = answers(model, [PROMPTS[number] for number in chosen])
         assert failed(found) == [0]
         assert found[1:] == [expected[number] for number in others]
+
+
+def ends_exactly_those_that_need_the_rest(path: Path, **settings: Any) -> None:
+    """Cut the file of a model that several devices share, and compare its answers with those of one."""
+    prompts = PROMPTS[:6]
+    with loaded(path, backend="cpu") as model:
+        expected = answers(model, prompts)
+    with loaded(path, prompt_cache=False, **settings) as model:
+        cut_last_expert(path)
+        alone = failed([answers(model, [prompt])[0] for prompt in prompts])
+        assert 0 < len(alone) < len(prompts)
+        found = answers(model, prompts)
+    assert failed(found) == alone
+    for number, answer in enumerate(found):
+        assert number in alone or answer == expected[number]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", ["qwen3moe", "llama4"], indirect=True)
+@pytest.mark.parametrize("places", [{"n_cpu_moe": 99}, {"gpu_experts": 1}], ids=str)
+def test_a_card_and_the_processor_end_exactly_these_requests_too(
+    path: Path, places: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaski.ml.cpu.experts._PATIENCE", 20)
+    ends_exactly_those_that_need_the_rest(path, memory=least_memory(path), backend=EMULATED, **places)
+
+
+@pytest.mark.parametrize("path", ["qwen3moe"], indirect=True)
+@pytest.mark.parametrize("split", ["layers", "rows"])
+def test_several_machines_end_exactly_these_requests_too(
+    path: Path, split: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaski.ml.cpu.experts._PATIENCE", 20)
+    cpu = CPUOptions(threads=1, expert_memory=least_memory(path) // 2)
+    monkeypatch.setattr(members, "open_cpu", lambda options: open_backend("cpu", options, cpu))
+    with members.running_nodes(tmp_path, 2) as nodes:
+        nodes.use(monkeypatch, split, 2)
+        ends_exactly_those_that_need_the_rest(path, backend="sharded")
 
 
 def test_a_failing_disk_ends_all_requests_and_a_working_one_serves_them_again(
