@@ -23,9 +23,9 @@ double log_sum(double a, double b) {
 }
 
 // The panels that a reader takes at once: whole groups of interleaved ones.
-std::int64_t panels_at_once(const ExpertStore::Stack& stack, std::int64_t bytes) {
+std::int64_t panels_at_once(const ExpertStore::Stack& stack) {
     const std::int64_t group = interleaved_panels(stack.type);
-    return std::max<std::int64_t>(1, bytes / (group * kLanes * stack.stride)) * group;
+    return std::max<std::int64_t>(1, DirectFile::kLongest / (group * kLanes * stack.stride)) * group;
 }
 
 }  // namespace
@@ -85,9 +85,11 @@ void ExpertStore::start(std::int64_t bytes, int readers, std::chrono::millisecon
         part.slots = slots[i];
         part.owners.assign(slots[i], kNone);
         place += slots[i] * part.slot_bytes;
-        const std::int64_t stored = panels_at_once(part.stack, kPiece) * kLanes * part.stack.stride;
+        const std::int64_t stored =
+            std::min(panels_at_once(part.stack), num_panels(part.stack.rows)) * kLanes * part.stack.stride;
         room = std::max(room, DirectFile::room_bytes(stored));
     }
+    if (2 * room > std::int64_t{kHugePage}) room = align_up(room, kHugePage);
     rooms_ = std::make_unique<Region>(room * readers);
     for (int i = 0; i < readers; ++i) {
         auto* own = reinterpret_cast<std::uint8_t*>(rooms_->data() + i * room);
@@ -207,7 +209,7 @@ StackCounts ExpertStore::counts(int stack) const {
 bool ExpertStore::next(Piece& piece) {
     if (current_.part == nullptr && !begin_again() && !begin_wanted() && !begin_filling()) return false;
     piece = current_;
-    piece.end = std::min(current_.end, piece.begin + panels_at_once(piece.part->stack, kPiece));
+    piece.end = std::min(current_.end, piece.begin + panels_at_once(piece.part->stack));
     current_.begin = piece.end;
     if (current_.begin == current_.end) current_.part = nullptr;
     return true;

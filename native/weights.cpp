@@ -44,7 +44,7 @@ std::int64_t stretch_bytes(const OwnedMatrix& weight, std::int64_t rows) {
 // Whole groups of interleaved panels that fit into a piece of a stream; at least one group.
 std::int64_t panels_of_piece(const OwnedMatrix& weight) {
     const std::int64_t group = interleaved_panels(weight.matrix.type);
-    const std::int64_t fitting = WeightStream::kPieceBytes / stored_bytes(weight, group);
+    const std::int64_t fitting = DirectFile::kLongest / stored_bytes(weight, group);
     return std::max<std::int64_t>(fitting, 1) * group;
 }
 
@@ -253,7 +253,7 @@ bool read_panels(const Kernels& kernels, const OwnedMatrix& weight, std::int64_t
 
 void start_stream(WeightStream& stream, std::int64_t bytes, const std::vector<OwnedMatrix>& weights,
                   int readers) {
-    std::int64_t longest = WeightStream::kPieceBytes;
+    std::int64_t longest = DirectFile::kLongest;
     for (const OwnedMatrix& weight : weights) {
         longest = std::max(longest, stored_bytes(weight, panels_of_piece(weight)));
     }

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "memory.h"
+
 namespace chaski {
 
 // Reads block by block, straight from the disk where the file system allows it, but bytes that the page cache
@@ -11,6 +13,9 @@ namespace chaski {
 class DirectFile {
    public:
     static constexpr std::int64_t kBlock = 4096;
+    // The longest read that fits into a huge page, wherever it begins. Into many small pages, or into two
+    // huge ones, some disks read at a fraction of their rate.
+    static constexpr std::int64_t kLongest = std::int64_t{kHugePage} - 2 * kBlock;
 
     explicit DirectFile(int descriptor);  // opens the same file again; throws std::system_error
     ~DirectFile();

@@ -116,7 +116,6 @@ class ExpertStore {
     static constexpr std::int64_t kHalfLife = 256;  // tokens
     static constexpr std::int32_t kNone = -1;
     static constexpr std::chrono::milliseconds kPause{20};  // after a failed read
-    static constexpr std::int64_t kPiece = 1 << 20;         // bytes of a file that a reader takes at once
 
     struct Expert {
         std::atomic<const std::uint8_t*> panels{nullptr};  // null until they are complete

@@ -29,9 +29,6 @@ class WeightStream {
         std::int64_t offset, bytes, panels;
     };
 
-    // The longest piece that takes one slot of a huge page.
-    static constexpr std::int64_t kPieceBytes = std::int64_t{kHugePage} - 2 * DirectFile::kBlock;
-
     // `threads`: how many take pieces at the same time.
     explicit WeightStream(int threads) : threads_(threads) {}
     ~WeightStream() { stop(); }
