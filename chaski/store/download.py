@@ -133,14 +133,13 @@ class _Transfer:
             waiting.put(part)
         failures: SimpleQueue[Exception] = SimpleQueue()
         self._stop.clear()
-        threads = [
-            Thread(target=self._work, args=(waiting, failures, len(parts) == 1), daemon=True)
-            for _ in range(min(len(unfinished), self._pace.connections))
-        ]
+        threads: list[Thread] = []
         try:
-            for thread in threads:
-                self._partial.retain()
-                thread.start()
+            for _ in range(min(len(unfinished), self._pace.connections)):
+                thread = Thread(target=self._work, args=(waiting, failures, len(parts) == 1), daemon=True)
+                if not self._start(thread, is_needed=not threads):
+                    break
+                threads.append(thread)
             while alive := [thread for thread in threads if thread.is_alive()]:
                 yield sum(part.completed for part in parts)
                 alive[0].join(self._pace.report_seconds)
@@ -152,6 +151,21 @@ class _Transfer:
         if not failures.empty():
             raise failures.get()
         yield self._layer.size
+
+    def _start(self, thread: Thread, is_needed: bool) -> bool:
+        """Start a thread unless the system refuses it. Raises StoreError if it is needed."""
+        self._partial.retain()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._partial.close()
+            if is_needed:
+                raise StoreError(
+                    f"the system refuses a thread for the download ({error}); raise its limit of threads "
+                    "(ulimit -u) or end other programs"
+                ) from None
+            return False
+        return True
 
     def _work(self, waiting: SimpleQueue[Part], failures: SimpleQueue[Exception], is_only: bool) -> None:
         """Fetch parts until none are left. The first failure stops all threads, and `run` raises it."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from chaski.errors import DigestError, ModelNotFoundError, RegistryError, StoreError
 from chaski.names import Digest
+from chaski.store import download
 from chaski.store.download import Pace
 from chaski.store.http import Access
 from chaski.store.pull import pull
@@ -62,6 +65,28 @@ def test_a_beginning_that_is_wrong_does_no_harm(
 def test_faults_that_pass(store: Store, registry: FakeRegistry, fault: fake_registry.Fault) -> None:
     data = registry.put(LAYERS)
     registry.faults.extend([fault] * 3)
+    pulled(store, registry)
+    assert_pulled(store, registry, data)
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_threads_that_the_system_refuses(
+    store: Store, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """Fewer threads fetch the parts; without any, the pull fails and can be repeated."""
+    data = registry.put(LAYERS)
+    numbers = itertools.count(1)
+
+    class Refusable(threading.Thread):
+        def start(self) -> None:
+            if next(numbers) == refused:
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    monkeypatch.setattr(download, "Thread", Refusable)
+    if refused == 1:
+        with pytest.raises(StoreError, match="the system refuses a thread for the download"):
+            pulled(store, registry)
     pulled(store, registry)
     assert_pulled(store, registry, data)
 
