@@ -13,7 +13,7 @@ import pytest
 
 from chaski.convert.config import Config
 from chaski.convert.tokenizer import tokenizer_metadata
-from chaski.errors import ChaskiError
+from chaski.errors import ChaskiError, TokenizerError
 
 DATA = Path(__file__).parents[1] / "data" / "checkpoints"
 OTHERS: list[Any] = [None, True, -1, 1.5, "x", [], [1], [[]], {}, {"a": 1}, 10**30]
@@ -51,3 +51,18 @@ def test_values_of_any_type(name: str, file: str, tmp_path: Path) -> None:
         (tmp_path / file).write_text(json.dumps(changed(whole, path, chosen.choice(OTHERS))))
         with suppress(ChaskiError):
             tokenizer_metadata(tmp_path, config, {})
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "reason"),
+    [
+        (("model", "merges", 0), ["a", "\ud800"], r"a part of a merge is '\\ud800', which is no text"),
+        (("added_tokens", 0, "content"), "\udfff", r"token \d+ is '\\udfff', which is no text"),
+    ],
+)
+def test_half_of_a_surrogate_pair(place: tuple[Any, ...], other: Any, reason: str, tmp_path: Path) -> None:
+    whole = json.loads((DATA / "qwen2" / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(changed(whole, place, other)))
+    config = Config(DATA / "qwen2" / "config.json", json.loads((DATA / "qwen2" / "config.json").read_text()))
+    with pytest.raises(TokenizerError, match=f"tokenizer.json: {reason}"):
+        tokenizer_metadata(tmp_path, config, {})

@@ -57,6 +57,15 @@ def converted(folder: Path, size: int = SIZE) -> dict[str, Any]:
     return tokenizer_metadata(folder, Config(folder / "config.json", config), {})
 
 
+def test_a_token_that_is_no_text(tmp_path: Path) -> None:
+    values = published()
+    values["model"].pop("byte_fallback", None)
+    values["model"]["vocab"][7][0] = 1.5
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(TokenizerError, match=r"tokenizer.json: token 7 is 1.5, which is no text"):
+        converted(tmp_path)
+
+
 def test_of_a_tokenizer_json(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(published()))
     found, expected = converted(tmp_path), unigram_metadata()

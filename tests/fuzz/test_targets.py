@@ -30,9 +30,6 @@ _FEW = 60
 _LONG = 3000
 _SLOW = ("adapter", "draft", "http", "jinja", "model", "multipart", "projector", "go", "registry")
 
-_OPEN = ("tokenizer-json",)
-"""Targets with findings that are not mended."""
-
 
 @pytest.fixture(autouse=True)
 def no_lasting_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,9 +51,7 @@ def test_few_changes(name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timed
 @pytest.mark.parametrize("name", NAMES)
-def test_many_changes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if name in _OPEN:
-        request.applymarker(pytest.mark.xfail(reason="docs/trust.md names it", strict=False))
+def test_many_changes(name: str, tmp_path: Path) -> None:
     assert findings(name, _LONG // (10 if name in _SLOW else 1), tmp_path) == {}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from chaski.convert.metadata import Metadata
 from chaski.convert.tokenizer.files import TokenizerFiles
 from chaski.convert.tokenizer.pretokenizer import recognise
-from chaski.convert.tokenizer.tokens import TokenList
+from chaski.convert.tokenizer.tokens import TokenList, require_text
 from chaski.errors import TokenizerError
 from chaski.text.tokenizer.vocabulary import PREFIX
 
@@ -41,4 +41,6 @@ def _pair(files: TokenizerFiles, merge: Any) -> tuple[str, str]:
     parts = merge.split(" ") if isinstance(merge, str) else merge
     if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
         raise TokenizerError(f"{files.tokenizer.path}: the merge {merge!r:.80} does not have two parts")
+    for part in parts:
+        require_text(files.tokenizer.path, "a part of a merge", part)
     return parts[0], parts[1]

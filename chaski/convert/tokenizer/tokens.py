@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from chaski.convert.tokenizer.files import AddedToken
 from chaski.errors import TokenizerError
 from chaski.text.tokenizer.vocabulary import PREFIX, TokenType
 
-__all__ = ["BYTE", "SPACE", "TokenList"]
+__all__ = ["BYTE", "SPACE", "TokenList", "require_text"]
 
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how SentencePiece spells a byte
 SPACE = "\u2581"  # how SentencePiece spells a space
@@ -40,6 +41,7 @@ class TokenList:
             raise TokenizerError(
                 f"{self._path}: token {token!r:.80} has id {token_id}; the model has {size} tokens"
             )
+        require_text(self._path, f"token {token_id}", token)
         self.tokens[token_id] = token
         self.types[token_id] = type
         self.scores[token_id] = score
@@ -76,6 +78,14 @@ class TokenList:
         if scores:
             entries[f"{PREFIX}scores"] = np.array(self.scores, np.float32)
         return entries
+
+
+def require_text(path: Path, name: str, value: Any) -> None:
+    """Raise TokenizerError for any other value than a string that UTF-8 can hold."""
+    try:
+        str.encode(value)
+    except (TypeError, UnicodeEncodeError) as error:  # JSON can contain half of a surrogate pair
+        raise TokenizerError(f"{path}: {name} is {value!r:.80}, which is no text: {error}") from None
 
 
 def _looks_like_control(token: str) -> bool:
