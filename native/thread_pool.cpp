@@ -24,12 +24,19 @@ ThreadPool::ThreadPool(int threads)
       is_crowded_(static_cast<unsigned>(threads_) > std::thread::hardware_concurrency()),
       members_(threads_),
       cores_(threads_) {
-    for (int thread = 1; thread < threads_; ++thread) {
-        workers_.emplace_back([this, thread] { work(thread); });
+    try {
+        for (int thread = 1; thread < threads_; ++thread) {
+            workers_.emplace_back([this, thread] { work(thread); });
+        }
+    } catch (...) {
+        stop();
+        throw;
     }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
     stopping_.store(true);
     job_.fetch_add(2, std::memory_order_release);
     job_.notify_all();

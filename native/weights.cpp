@@ -160,7 +160,7 @@ std::int64_t request_bytes_of([[maybe_unused]] int descriptor) {
 }  // namespace
 
 WeightFile::WeightFile(int descriptor)
-    : descriptor_(dup(descriptor)), request_bytes_(request_bytes_of(descriptor_)) {
+    : request_bytes_(request_bytes_of(descriptor)), descriptor_(dup(descriptor)) {
     if (descriptor_ < 0) throw std::system_error(errno, std::generic_category());
 }
 
@@ -198,13 +198,13 @@ double WeightFile::resident_share(std::int64_t offset, std::int64_t bytes) const
     const std::int64_t page = sysconf(_SC_PAGESIZE);
     const std::int64_t begin = offset / page * page;
     const auto length = static_cast<std::size_t>(offset + bytes - begin);
-    void* mapping = mmap(nullptr, length, PROT_READ, MAP_SHARED, descriptor_, begin);
-    if (mapping == MAP_FAILED) return 0.0;
 #ifdef __linux__
     std::vector<unsigned char> pages((length + page - 1) / page);
 #else
     std::vector<char> pages((length + page - 1) / page);
 #endif
+    void* mapping = mmap(nullptr, length, PROT_READ, MAP_SHARED, descriptor_, begin);
+    if (mapping == MAP_FAILED) return 0.0;
     std::int64_t resident = 0;
     if (mincore(mapping, length, pages.data()) == 0) {
         resident = std::count_if(pages.begin(), pages.end(), [](auto state) { return (state & 1) != 0; });

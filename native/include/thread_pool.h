@@ -103,6 +103,7 @@ class ThreadPool {
         Clock::time_point last_{};
     };
 
+    void stop();
     void work(int thread);
     // Begins to work on `member.job`, unless it is complete.
     bool enter(Member& member);

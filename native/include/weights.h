@@ -39,8 +39,8 @@ class WeightFile {
     void read_ahead(std::int64_t offset, std::int64_t bytes) const;
 
    private:
-    const int descriptor_;
     const std::int64_t request_bytes_;  // the longest request to read ahead that the system does not cut
+    const int descriptor_;              // opened last, since nothing would close it if another member failed
     mutable std::atomic<int> error_{0};
 };
 

@@ -28,9 +28,6 @@ _KINDS = {
 }
 _CASES = [(operation, kind) for operation, kinds in _KINDS.items() for kind in kinds]
 _SHORT = {("batch", "write"), ("copy", "rename")}
-# Faults that are known and not mended: without memory a process may crash, and a pull does not end well
-# without a thread.
-_OPEN = {("load", "memory"), ("prefix-cache", "memory"), ("saved-state", "memory"), ("pull", "thread")}
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +46,7 @@ def failed_calls(folder: Path, environment: dict[str, str], *arguments: str) -> 
 
 
 @pytest.mark.parametrize(("operation", "kind"), long_unless(_SHORT, _CASES))
-def test_each_call_fails_once(
-    request: pytest.FixtureRequest, tmp_path: Path, preloaded: dict[str, str], operation: str, kind: str
-) -> None:
-    if (operation, kind) in _OPEN:
-        request.applymarker(pytest.mark.xfail(reason="docs/trust.md names it", strict=False))
+def test_each_call_fails_once(tmp_path: Path, preloaded: dict[str, str], operation: str, kind: str) -> None:
     found = failed_calls(tmp_path, preloaded, operation, kind, "--most", "60")
     assert found["wrong"] == {}
 
