@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -139,6 +140,9 @@ class World:
         try:
             self.loop.run_until_complete(serve())
         finally:
+            for task in asyncio.all_tasks(self.loop):
+                if getcoroutinestate(task.get_coro()) == CORO_CREATED:
+                    task.get_coro().close()  # no turn was left to begin it
             self.loop.close()
             self.app = None
 
