@@ -65,6 +65,9 @@ class Client:
         }
         try:
             await app(scope, self._receive, self._send)
+        except asyncio.CancelledError:
+            self.has_left = True  # the loop ends
+            raise
         finally:
             self.is_over = True
 

@@ -18,6 +18,7 @@ from tests.simulation.asks import Oracle
 from tests.simulation.disk import DISK
 from tests.simulation.machine import use_simulated_machine
 from tests.simulation.processes import use_simulated_processes
+from tests.simulation.registry import use_simulated_registry
 from tests.simulation.scheduler import SCHEDULER
 from tests.simulation.weights import MEMORY_FOLDER, model_files
 from tests.simulation.world import CONTEXT, World, WorldError
@@ -62,6 +63,7 @@ def _prepare() -> None:
     DISK.install()
     use_simulated_processes()
     use_simulated_machine()
+    use_simulated_registry()
 
 
 class _Runs:
@@ -71,7 +73,7 @@ class _Runs:
         self._folder = folder
         self._oracle = oracle
         self._steps = steps
-        self.seeds = self.turns = self.answers = self.checked = self.faults = self.failed = 0
+        self.seeds = self.turns = self.answers = self.checked = self.faults = self.pulls = self.failed = 0
         with suppress(WorldError):
             World(0, folder, oracle).rehearse()
         SCHEDULER.kill_all()
@@ -98,9 +100,11 @@ class _Runs:
         self.answers += world.answers
         self.checked += world.checked
         self.faults += world.faults
+        self.pulls += world.pulls
         if self.seeds % _WORLDS_TO_COLLECT == 0:
             gc.collect()
 
     def __str__(self) -> str:
         counts = f"{self.turns} turns, {self.answers} requests, {self.faults} faults"
-        return f"{self.seeds} seeds, {counts}, {self.checked} answers compared, {self.failed} failed"
+        compared = f"{self.checked} answers compared, {self.pulls} pulls complete"
+        return f"{self.seeds} seeds, {counts}, {compared}, {self.failed} failed"

@@ -157,25 +157,40 @@ class Disk:
         if path is None:
             count: int = _real.write(descriptor, data)
             return count
-        self._begin()
-        size = len(data)
-        if size > 1 and self._random.random() < 0.1:
-            data = memoryview(data).cast("B")[: self._random.randint(1, size)]
-        self._note_write(descriptor, len(data))
+        data = self._begin_write(data)
+        self._note_write(descriptor, len(data), os.lseek(descriptor, 0, os.SEEK_CUR))
         count = _real.write(descriptor, data)
         self._stamp(path)
         return count
 
-    def _note_write(self, descriptor: int, count: int) -> None:
+    def pwrite(self, descriptor: int, data: Any, offset: int) -> int:
+        path = self._open.get(descriptor)
+        if path is not None:
+            data = self._begin_write(data)
+            self._note_write(descriptor, len(data), offset)
+        count: int = _real.pwrite(descriptor, data, offset)
+        if path is not None:
+            self._stamp(path)
+        return count
+
+    def _begin_write(self, data: Any) -> Any:
+        """Return the data or its beginning, as a disk may take it."""
+        self._begin()
+        size = len(data)
+        if size > 1 and self._random.random() < 0.1:
+            return memoryview(data).cast("B")[: self._random.randint(1, size)]
+        return data
+
+    def _note_write(self, descriptor: int, count: int, begin: int) -> None:
         status = os.fstat(descriptor)
         key = "file", status.st_ino
         if key not in self._copies:
             self._copies[key] = _real.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
-        copy, begin = self._copies[key], os.lseek(descriptor, 0, os.SEEK_CUR)
+        copy = self._copies[key]
         before = os.pread(copy, count, begin)
 
         def undo() -> None:
-            os.pwrite(copy, before, begin)
+            _real.pwrite(copy, before, begin)
             _real.ftruncate(copy, status.st_size)
 
         self._note(key, undo)
@@ -184,7 +199,7 @@ class Disk:
         if descriptor in self._open:
             self._begin()
             size = os.fstat(descriptor).st_size
-            self._note_write(descriptor, size)
+            self._note_write(descriptor, size, 0)
         _real.ftruncate(descriptor, length)
 
     def fsync(self, descriptor: int) -> None:
@@ -260,6 +275,7 @@ class Disk:
         for name in (
             "open",
             "write",
+            "pwrite",
             "ftruncate",
             "fsync",
             "close",

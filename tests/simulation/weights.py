@@ -13,7 +13,7 @@ from typing import Any
 from tests.store.stores import put_by_hand
 from tests.tiny_llama import TEMPLATE, write_tiny_llama
 
-__all__ = ["MEMORY_FOLDER", "MODELS", "model_files", "put_models"]
+__all__ = ["MEMORY_FOLDER", "MODELS", "PULLED", "model_files", "put_models"]
 
 MEMORY_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """A folder in memory for all files of a world; None for the usual folder."""
@@ -25,6 +25,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "vectors": {"layers": 1, "llama__pooling_type": 1},
 }
 MODELS = tuple(_OPTIONS)
+PULLED = ("models.example/me/three", "models.example/me/four")
+"""Models of the simulated registry, which have the same weights."""
 
 
 @cache
@@ -36,7 +38,9 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 def model_files() -> dict[str, Path]:
     """Return the files of all models."""
     folder = Path(_folder().name)
-    return {name: write_tiny_llama(folder / f"{name}.gguf", **options) for name, options in _OPTIONS.items()}
+    files = {name: write_tiny_llama(folder / f"{name}.gguf", **options) for name, options in _OPTIONS.items()}
+    pulled = write_tiny_llama(folder / "pulled.gguf", layers=1, general__description="pulled")
+    return files | dict.fromkeys(PULLED, pulled)
 
 
 @cache
@@ -45,8 +49,9 @@ def _digest(path: Path) -> str:
 
 
 def put_models(root: Path) -> None:
-    """Write all models into a store, with hard links to their files."""
-    for name, path in model_files().items():
+    """Write the models of a world into a store, with hard links to their files."""
+    for name in MODELS:
+        path = model_files()[name]
         manifest = put_by_hand(root, f"registry.ollama.ai/library/{name}/latest", {})
         digest = _digest(path)
         os.link(path, root / "blobs" / f"sha256-{digest}")

@@ -29,8 +29,9 @@ from tests.simulation.invariants import check_engine, check_idle_engine, check_i
 from tests.simulation.loop import Loop
 from tests.simulation.machine import MEMORY
 from tests.simulation.processes import Popen
+from tests.simulation.registry import REGISTRY
 from tests.simulation.scheduler import SCHEDULER, Process
-from tests.simulation.weights import put_models
+from tests.simulation.weights import PULLED, put_models
 
 __all__ = ["CONTEXT", "World", "WorldError"]
 
@@ -44,11 +45,16 @@ class WorldError(AssertionError):
 
 
 class _Asked(Struct):
-    """A request in progress. `is_harmed`: a fault happened meanwhile, so that it may end with an error."""
+    """A request in progress.
+
+    deletes    the pulled model that it deletes
+    is_harmed  a fault happened meanwhile, so that it may end with an error
+    """
 
     ask: Ask | None
     client: Client
     then: Callable[[], object] | None
+    deletes: str | None = None
     is_harmed: bool = False
 
 
@@ -60,14 +66,18 @@ class World:
         self.random = Random(seed + 2)
         self.folder = folder
         self.oracle = oracle
-        self.answers = self.checked = self.faults = 0
+        self.answers = self.checked = self.faults = self.pulls = 0
         self.asked: list[_Asked] = []
         self.named: set[str] = set()
         self.copies: set[str] = set()
         self.blobs: set[Digest] = set()
+        self.pulled: set[str] = set()
+        self.deleted: list[str] = []
+        self.strays: set[str | None] = set()  # deletes that may still be under way: their client has left
         self.num_killed = 0
         self.is_about_store = self.random.random() < 0.25
         MEMORY.reset()
+        REGISTRY.begin_world(Random(seed + 4))
         pick = self.random.choice
         SCHEDULER.switch_rate = pick((0.0, 0.02, 0.1, 0.3))
         for each in (folder, folder.with_name("shadow")):
@@ -135,6 +145,7 @@ class World:
                 self.stopped = asyncio.Event()
                 self.app = app
                 await self.stopped.wait()
+            await _end_tasks()
             await self.loop.shutdown_default_executor()
 
         try:
@@ -162,22 +173,31 @@ class World:
                 break
             SCHEDULER.turn()
 
-    def _send(self, client: Client, ask: Ask | None = None, then: Callable[[], object] | None = None) -> None:
+    def _send(
+        self,
+        client: Client,
+        ask: Ask | None = None,
+        then: Callable[[], object] | None = None,
+        deletes: str | None = None,
+    ) -> None:
         """Send a request; `then` is called when it was answered with success."""
-        self.asked.append(_Asked(ask, client, then))
+        self.asked.append(_Asked(ask, client, then, deletes))
         self._in_loop(lambda: self.loop.create_task(client.run(self.app)))
 
     def _client(self, method: str, path: str, body: Mapping[str, Any] | bytes | None) -> Client:
         return Client(method, path, body, Random(self.random.random()))
 
     def _ask(self) -> None:
-        ask = random_ask(self.random, self.models, self.settings.parallel or 1)
-        self._send(self._client("POST", ask.path, ask.body), ask)
+        ask = random_ask(self.random, [*self.models, *sorted(self.pulled)], self.settings.parallel or 1)
+        client = self._client("POST", ask.path, ask.body)
+        if ask.model in PULLED:
+            client.refusals.add(404)  # it may be deleted meanwhile
+        self._send(client, ask)
 
     def _change_store(self) -> None:
-        """Copy or delete a model, upload a blob, or look at the store."""
+        """Copy, pull or delete a model, upload a blob, or look at the store."""
         copies = list(self.copies)
-        match self.random.randrange(5):
+        match self.random.randrange(8):
             case 0 | 1:
                 name = f"copy{len(self.named)}"
                 self.named.add(name)
@@ -192,9 +212,35 @@ class World:
                 digest = Digest(hashlib.sha256(data).hexdigest())
                 done = partial(self.blobs.add, digest)
                 self._send(self._client("POST", f"/api/blobs/{digest}", data), None, done)
+            case 4 | 5:
+                self._pull(self.random.choice(PULLED))
+            case 6:
+                name = self.random.choice(PULLED)
+                self.pulled.discard(name)
+                self.deleted.append(name)
+                client = self._client("DELETE", "/api/delete", {"model": name})
+                client.refusals.add(404)
+                self._send(client, deletes=name)
             case _:
                 path = self.random.choice(("/api/tags", "/api/ps", "/metrics", "/slots?model=one"))
                 self._send(self._client("GET", path, None))
+
+    def _pull(self, name: str) -> None:
+        """Pull a model. It is there afterwards, unless it was deleted meanwhile or a delete is under way."""
+        client = self._client("POST", "/api/pull", {"model": name})
+        is_deleted = name in self.strays or any(each.deletes == name for each in self.asked)
+        num_deleted = len(self.deleted)
+
+        def note() -> None:
+            last = client.replies[-1]
+            if last.get("status") == "success":
+                self.pulls += 1
+                if not is_deleted and name not in self.deleted[num_deleted:]:
+                    self.pulled.add(name)
+            elif "error" not in last or not (REGISTRY.num_failed or DISK.num_failed):
+                raise WorldError(f"the pull of {name} ends with {last}")
+
+        self._send(client, then=note)
 
     def _cut(self) -> None:
         running = [each.client for each in self.asked if not each.client.is_over]
@@ -202,10 +248,10 @@ class World:
             self._in_loop(self.random.choice(running).cut)
 
     def _fault(self) -> None:
-        """Let something go wrong: a worker, the clock, the disk, the memory, or the power."""
+        """Let something change or go wrong: a worker, the clock, disk, memory, power, or the registry."""
         self.faults += 1
         workers = list(Popen.running.values())
-        match 5 if self.is_about_store and self.random.random() < 0.5 else self.random.randrange(7):
+        match 5 if self.is_about_store and self.random.random() < 0.5 else self.random.randrange(9):
             case 0 if workers:
                 self._harm_open_requests()
                 self.num_killed += 1
@@ -225,6 +271,10 @@ class World:
                 self._harm_open_requests()
             case 5:
                 self._cut_power()
+            case 6:
+                REGISTRY.fail(self.random.choice((0.0, 0.1, 0.5, 1.0)))
+            case 7:
+                REGISTRY.publish()
             case _:
                 SCHEDULER.run_for(self.random.choice((0.5, 40.0, 400.0)))
 
@@ -238,8 +288,9 @@ class World:
         self.loop.set_exception_handler(lambda loop, context: None)  # its tasks do not end
         SCHEDULER.kill_all()
         self.asked.clear()
+        self.strays.clear()
         DISK.cut_power()
-        check_store(Store(self.folder), self.copies, self.blobs)
+        check_store(Store(self.folder), self.copies | self.pulled, self.blobs)
         self._start()
 
     def _check(self) -> None:
@@ -249,6 +300,7 @@ class World:
                 check_engine(worker.engine)
         over = [each for each in self.asked if each.client.is_over]
         self.asked = [each for each in self.asked if not each.client.is_over]
+        self.strays |= {each.deletes for each in over if each.client.has_left}
         for each in over:
             self.answers += 1
             SCHEDULER.note(f"{each.client.status} {len(each.client.reply)}")
@@ -299,7 +351,16 @@ class World:
         SCHEDULER.run_until(lambda: not SCHEDULER.threads, 120, "the end of threads")
         self._check()
         DISK.fail(0.0)
-        check_store(Store(self.folder), self.copies, self.blobs)
+        check_store(Store(self.folder), self.copies | self.pulled, self.blobs)
 
     def _are_over(self) -> bool:
         return all(each.client.is_over for each in self.asked)
+
+
+async def _end_tasks() -> None:
+    """Cancel all other tasks, as `asyncio.run` does."""
+    others = sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=hash)
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
