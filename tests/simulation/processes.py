@@ -137,8 +137,9 @@ class Popen:
         worker_main.main()
 
     def exit(self, status: int) -> None:
-        """End with a status."""
-        self.status = status
+        """End with a status, unless the process is ending with another one."""
+        if self.status is None:
+            self.status = status
         SCHEDULER.kill(self.process)
 
     def kill(self) -> None:

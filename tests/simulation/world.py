@@ -75,6 +75,7 @@ class World:
         self.deleted: list[str] = []
         self.strays: set[str | None] = set()  # deletes that may still be under way: their client has left
         self.num_killed = 0
+        self.harmful_until = 0.0
         self.is_about_store = self.random.random() < 0.25
         MEMORY.reset()
         REGISTRY.begin_world(Random(seed + 4))
@@ -181,7 +182,7 @@ class World:
         deletes: str | None = None,
     ) -> None:
         """Send a request; `then` is called when it was answered with success."""
-        self.asked.append(_Asked(ask, client, then, deletes))
+        self.asked.append(_Asked(ask, client, then, deletes, SCHEDULER.now < self.harmful_until))
         self._in_loop(lambda: self.loop.create_task(client.run(self.app)))
 
     def _client(self, method: str, path: str, body: Mapping[str, Any] | bytes | None) -> Client:
@@ -279,7 +280,8 @@ class World:
                 SCHEDULER.run_for(self.random.choice((0.5, 40.0, 400.0)))
 
     def _harm_open_requests(self) -> None:
-        """Allow errors in the answers to the requests that are open now."""
+        """Allow errors in the answers to the requests that are open now, or begin before it is noticed."""
+        self.harmful_until = SCHEDULER.now + 1.0
         for each in self.asked:
             each.is_harmed = True
 
