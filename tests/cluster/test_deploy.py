@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from chaski.cli.cluster import command as command_of_cluster
 from chaski.env import variables
 from chaski.server.command import command as command_of_server
 
@@ -32,7 +33,7 @@ def containers() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def of_operator() -> dict[str, Any]:
     """Return the settings for KubeRay's operator."""
-    *_, cluster = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
+    *_, cluster, _ = yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
     assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
     found: dict[str, Any] = cluster
     return found
@@ -75,6 +76,30 @@ def test_the_operators_command_starts_ray_and_asks_for_the_token() -> None:
     assert {"--cluster", "--replicas"} <= set(re.findall(r"--[\w-]+", served)) <= options
     names = {each["name"] for each in head["env"]}
     assert names - {"POD_IP"} <= {variable.name for variable in variables()}
+
+
+def test_a_node_is_drained_before_it_ends_and_only_one_at_a_time() -> None:
+    """The command exists, sends an admin key, and the budget selects the pods of nodes."""
+    templates = {
+        "kubernetes": [
+            document["spec"]["template"]
+            for document in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+            if document["kind"] == "Deployment"
+        ],
+        "kuberay": [each["template"] for each in of_operator()["spec"]["workerGroupSpecs"]],
+    }
+    assert "drain" in command_of_cluster.commands
+    for file, (template,) in templates.items():
+        (container,) = template["spec"]["containers"]
+        assert container["lifecycle"]["preStop"]["exec"]["command"][-1] == 'chaski cluster drain "$POD_IP"'
+        named = {each["name"] for each in container["env"]}
+        assert {"OLLAMA_HOST", "OLLAMA_API_KEY", "POD_IP"} <= named
+        *_, budget = yaml.safe_load_all((DEPLOY / f"{file}.yaml").read_text())
+        assert (budget["kind"], budget["spec"]["maxUnavailable"]) == ("PodDisruptionBudget", 1)
+        selected = budget["spec"]["selector"]["matchLabels"].items()
+        # The operator adds its own labels to pods.
+        added = {} if file == "kubernetes" else {"ray.io/cluster": "chaski", "ray.io/node-type": "worker"}
+        assert selected <= (template["metadata"]["labels"] | added).items()
 
 
 def hosts(folder: Path, *words: str, refusing: str = "") -> subprocess.CompletedProcess[str]:
