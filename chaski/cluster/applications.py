@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 _DEPLOYMENT = "replica"
 _ACTIVE = frozenset(("STARTING", "UPDATING", "RECOVERING", "RUNNING", "PENDING_MIGRATION"))
+_FAILED = frozenset(("DEPLOY_FAILED", "UNHEALTHY"))
 # The namespace and the names of Serve's actors.
 _NAMESPACE, _ACTOR = "serve", "SERVE_REPLICA::{}#{}#"
 
@@ -34,7 +35,8 @@ def seen() -> dict[str, Seen]:
                 for state, number in deployment.replica_states.items()
                 if _text(state) in _ACTIVE
             )
-            found[name] = Seen(number, _text(application.status) == "DELETING")
+            status = _text(application.status)
+            found[name] = Seen(number, status == "DELETING", not number and status in _FAILED)
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from chaski.cluster.backoff import Backoff
 from chaski.cluster.entries import Claim, Listed
 from chaski.cluster.footprint import Footprint
 from chaski.cluster.members import Member
@@ -30,20 +31,26 @@ _log = logging.getLogger(__name__)
 GRACE = 300.0
 """Seconds for which an application runs that no server wants. A server that starts again can adopt it."""
 
-# A model is refused if nothing has changed for this time, because Ray reports freed resources a little late.
+# A model is refused, or deployed again, if nothing has changed for this time: Ray and Serve report a little late.
 # It is also refused after the longer time without a place.
 _SETTLED, _REFUSED = 2.0, 10.0
 # Maximum seconds for which Ray frees the resources of an application that Serve has deleted.
 _FREEING = 30.0
+# Shortest and longest pause before an application is deployed again whose replicas have all failed to start.
+_AGAIN = 4.0, 60.0
 # Seconds after which a replica counts as never placed if its application is being deleted.
 _PLACED = 3.0
 
 
 class Seen(Struct, frozen=True):
-    """An application as Serve reports it. `num_replicas` run or start."""
+    """An application as Serve reports it. `num_replicas` run or start.
+
+    has_failed  none runs, and Serve may start no more, because some have ended before they had loaded
+    """
 
     num_replicas: int
     is_leaving: bool
+    has_failed: bool = False
 
 
 class Applications(Protocol):
@@ -86,6 +93,8 @@ class _Wish:
         self.footprint = Footprint(options, reserves)
         self.chosen_for: Sequence[NodeMemory] = ()
         self.told: tuple[int, int] | None = None
+        self.again = Backoff(*_AGAIN)
+        self.again_at = 0.0
         self.refused_since: float | None = None
         self.problem: tuple[str, str] | None = None
 
@@ -121,6 +130,7 @@ class Reconciler:
         self._running: dict[str, threading.Thread] = {}
         self._unwanted: dict[str, float] = {}
         self._leaving: dict[str, float] = {}
+        self._failed: dict[str, float] = {}
         self._ever_listed: set[str] = set()
         self._before: Mapping[str, Application] = {}
         self._ended: dict[str, tuple[float, Application]] = {}
@@ -213,6 +223,7 @@ class Reconciler:
             name: self._unwanted.get(name, now) for name in seen if not self._servers(name, listed)
         }
         self._leaving = {name: self._leaving.get(name, now) for name, each in seen.items() if each.is_leaving}
+        self._failed = {name: self._failed.get(name, now) for name, each in seen.items() if each.has_failed}
         self._ever_listed |= {each.name for members in listed.members.values() for each in members}
         state = sorted(seen.items(), key=lambda item: item[0]), [node.label for node in nodes]
         if state != self._state:
@@ -307,16 +318,23 @@ class Reconciler:
             if monotonic() - since >= _PLACED:
                 self._serving.end_unplaced(name, self._ever_listed)
         for name, number in made.numbers.items():
-            running = seen[name].num_replicas if name in seen else 0
-            self._deploy(name, ready[name], max(number, running), listed)
+            self._deploy(name, ready[name], number, seen.get(name), listed)
 
-    def _deploy(self, name: str, wish: _Wish, number: int, listed: Listed) -> None:
-        """Tell Serve the number of replicas and their generation, if they changed."""
-        told, _ = wish.told or (0, 0)
+    def _deploy(self, name: str, wish: _Wish, number: int, seen: Seen | None, listed: Listed) -> None:
+        """Tell Serve the number of replicas and their generation, if they changed or Serve has given up."""
+        told, generation = wish.told or (0, 0)
         # A restarted server does not know the current generation.
         found = [each.generation for each in listed.members.get(name, ())]
-        wanted = min(wish.number, max(number, told)), max(wish.generation, *found, 0)
-        if wanted == wish.told:
+        running = 0 if seen is None else seen.num_replicas
+        wanted = min(wish.number, max(number, running, told)), max(wish.generation, *found, generation)
+        if any(each.share == 1 and each.problem is None for each in listed.members.get(name, ())):
+            wish.again.reset()
+        if name in self._failed:
+            if monotonic() < max(wish.again_at, self._failed[name] + _SETTLED):
+                return
+            # For Serve, another generation is another version, which has not failed yet.
+            wanted = wanted[0], wanted[1] + 1
+        elif wanted == wish.told and seen is not None:
             return
         shards, reserved = wish.footprint.shards, wish.footprint.reservation(self._nodes)
 
@@ -324,6 +342,7 @@ class Reconciler:
             if self._wishes.get(name) is wish:
                 self._serving.deploy(wish.options, self._directory.key, shards, reserved, *wanted)
                 wish.told = wanted
+                wish.again_at = monotonic() + wish.again.pause()
 
         self._start(name, deploy)
 

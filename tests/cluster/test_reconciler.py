@@ -46,11 +46,15 @@ class Cluster:
         self.leaving: set[str] = set()
         self.held: dict[str, threading.Event] = {}
         self.unplaced: list[str] = []
+        self.failed: set[str] = set()
         self.is_slow = False  # Ray frees nothing meanwhile
         self.freeing = 0.0
 
     def seen(self) -> dict[str, Seen]:
-        return {name: Seen(number, name in self.leaving) for name, (number, _) in self.deployed.items()}
+        return {
+            name: Seen(0 if name in self.failed else number, name in self.leaving, name in self.failed)
+            for name, (number, _) in self.deployed.items()
+        }
 
     def deploy(
         self,
@@ -63,6 +67,7 @@ class Cluster:
     ) -> None:
         if options.label in self.held:
             self.held[options.label].wait(10)
+        self.failed.discard(options.model)
         self.deployed[options.model] = number, generation
         self.reserved[options.model] = number * reserved["ray_actor_options"]["num_cpus"]
         self.enter(options.model, generation)
@@ -82,6 +87,12 @@ class Cluster:
 
     def forget(self, name: str) -> None:
         self.entries._entries.pop(name, None)
+
+    def fail(self, name: str) -> None:
+        """Let all replicas end, after which Serve starts no more."""
+        self.failed.add(name)
+        self.reserved.pop(name)
+        self.forget(name)
 
     def end_unplaced(self, name: str, listed: Collection[str]) -> None:
         self.unplaced.append(name)
@@ -214,6 +225,31 @@ def test_running_replicas_are_adopted_with_their_generation(cluster: Cluster) ->
     server = Server(cluster)
     server.want(model)
     assert cluster.deployed == {model.model: (1, 3)}
+
+
+def test_a_model_is_deployed_again_when_serve_has_given_up_or_forgotten_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "_AGAIN", (0.0, 0.0))
+    server, model = Server(cluster), options("model")
+    server.want(model)
+    assert cluster.deployed == {model.model: (1, 0)}
+    for generation in (1, 2):
+        cluster.fail(model.model)
+        server.rounds()
+        assert cluster.deployed == {model.model: (1, generation)}
+    del cluster.deployed[model.model]  # by a head without its state, or another server
+    del cluster.reserved[model.model]
+    server.rounds()
+    assert cluster.deployed == {model.model: (1, 2)}
+
+
+def test_serve_is_not_asked_again_at_once(cluster: Cluster) -> None:
+    server, model = Server(cluster), options("model")
+    server.want(model)
+    cluster.fail(model.model)
+    server.rounds()
+    assert cluster.deployed == {model.model: (1, 0)}
 
 
 def test_a_model_is_no_orphan_while_its_needs_are_unknown(
