@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 GRACE = 300.0
 """Seconds for which an application runs that no server wants. A server that starts again can adopt it."""
 
-# A model is refused, or deployed again, if nothing has changed for this time: Ray and Serve report a little late.
+# A model is refused, or deployed again, if nothing has changed for this time: Ray and Serve report late.
 # It is also refused after the longer time without a place.
 _SETTLED, _REFUSED = 2.0, 10.0
 # Maximum seconds for which Ray frees the resources of an application that Serve has deleted.
