@@ -32,7 +32,8 @@ _log = logging.getLogger(__name__)
 _MOST_SUSPICION = 3.0
 # Maximum seconds that a request waits while no replica exists and none makes progress in loading.
 _LONGEST_WAIT = 120.0
-# A request waits for new replicas until this many in a row have died while they loaded the model.
+# A request waits for replicas until this many in a row have died while they loaded the model. If its client
+# has a part of the answer, it waits at least for the time above.
 _MOST_FAILED_LOADS = 5
 # Only prompts with more computed tokens are used to measure a replica's speed.
 _TELLING = 200
@@ -67,16 +68,25 @@ class _Routed(Generic[C]):
             self._is_over = True
             self._put(reply)
 
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the client has a part of the answer, so that an error would take it away."""
+        return False
+
     def _wait(self) -> None:
-        """Begin again later, or end the call if no replica can be expected."""
+        """Begin again later, or end the call if no replica can be expected.
+
+        An answer that has begun is not ended by what may pass, such as full nodes.
+        """
+        now, problem = monotonic(), self._replicas.problem
+        can_end = not self._has_begun or now - self._waits_since > _LONGEST_WAIT
         if self._replicas.is_closed:
             self._end(closed())
-        elif self._replicas.problem is not None:
-            problem = self._replicas.problem
+        elif problem is not None and can_end:
             self._end(type(problem)(str(problem)))
-        elif monotonic() - max(self._waits_since, self._replicas.moved_at) > _LONGEST_WAIT:
+        elif now - max(self._waits_since, self._replicas.moved_at) > _LONGEST_WAIT:
             self._end(self._none(f"no machine has been able to answer for {_LONGEST_WAIT:.0f} s"))
-        elif self._replicas.failed_loads - self._failed_loads >= _MOST_FAILED_LOADS:
+        elif self._replicas.failed_loads - self._failed_loads >= _MOST_FAILED_LOADS and can_end:
             self._end(self._none(f"loading the model has failed {_MOST_FAILED_LOADS} times in a row"))
         else:
             self._replicas.later(self._begin_again)
@@ -141,6 +151,10 @@ class RoutedAnswer(_Routed[Answerable]):
         # Lost replicas that this request was sent to, and when it was sent to the current one.
         self._attempts: list[Attempt] = []
         self._began = 0.0
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._delivered.has_begun
 
     def begin(self) -> None:
         """Ask a replica for the prompt's block names if needed, then send the request to the best replica."""

@@ -87,17 +87,17 @@ class Footprint:
         """Return whether the nodes could run a replica if they ran nothing else."""
         return not any(self._missing(self.shards, nodes))
 
-    def shortage(self, nodes: Sequence[NodeMemory]) -> str | None:
-        """Return why no nodes could run a replica even if they ran nothing else.
+    def shortage(self, nodes: Sequence[NodeMemory]) -> tuple[str, str] | None:
+        """Return class and message of the error if even empty nodes could not run a replica.
 
         Returns None if some could, or if missing nodes may still join.
         """
         few, short = self._missing(self.shards, nodes)
         if few is None:
             self._few_since = None
-            return short
+            return None if short is None else ("NoNodeError", short)
         self._few_since = self._few_since or monotonic()
-        return few if monotonic() - self._few_since > _COMING else None
+        return ("NoReplicaError", few) if monotonic() - self._few_since > _COMING else None
 
     def _missing(self, shards: int, nodes: Sequence[NodeMemory]) -> tuple[str | None, str | None]:
         """Return the messages for too few nodes and for too little memory, each None if it does not apply."""

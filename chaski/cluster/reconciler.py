@@ -96,7 +96,8 @@ class _Wish:
         self.again = Backoff(*_AGAIN)
         self.again_at = 0.0
         self.refused_since: float | None = None
-        self.problem: tuple[str, str] | None = None
+        self.shortage: tuple[str, str] | None = None
+        self.refusal: str | None = None
 
 
 class Reconciler:
@@ -162,6 +163,13 @@ class Reconciler:
             for name, seconds in idle.items():
                 if name in self._wishes:
                     self._wishes[name].idle_for = seconds
+
+    @property
+    def is_calm(self) -> bool:
+        """True if no wanted model is in use and nothing is being changed."""
+        with self._lock:
+            wishes = list(self._wishes.values())
+        return not self._running and all(wish.idle_for is not None for wish in wishes)
 
     def members(self) -> tuple[int, dict[str, list[dict[str, Any]] | None]]:
         """Renew the server's lease; return the replicas of all its models, or None if they are unknown.
@@ -276,7 +284,7 @@ class Reconciler:
         return wish.footprint.parts(self._nodes) if wish.chosen_for else ()
 
     def _is_ready(self, name: str, wish: _Wish, nodes: Sequence[NodeMemory]) -> bool:
-        """Return whether the needs of a model are known and some nodes could meet them. Note a problem."""
+        """Return whether the needs of a model are known and some nodes could meet them. Note a shortage."""
         if nodes and wish.chosen_for != nodes and wish.told is None:
 
             def choose() -> None:
@@ -286,11 +294,7 @@ class Reconciler:
             self._start(name, choose)
         if not wish.chosen_for:
             return False
-        message = wish.footprint.shortage(nodes)
-        if message is not None:
-            wish.problem = "NoNodeError", message
-        elif wish.problem is not None and wish.problem[0] == "NoNodeError":
-            wish.problem = None
+        wish.shortage = wish.footprint.shortage(nodes)
         return wish.footprint.fits_somewhere(nodes)
 
     def _refuse(self, made: Plan, wishes: Mapping[str, _Wish]) -> None:
@@ -298,13 +302,11 @@ class Reconciler:
         for name, wish in wishes.items():
             message = made.refused.get(name)
             if message is None:
-                wish.refused_since = None
-                if wish.problem is not None and wish.problem[0] == "NoReplicaError":
-                    wish.problem = None
+                wish.refused_since = wish.refusal = None
                 continue
             wish.refused_since = wish.refused_since or now
             if now - self._changed_at >= _SETTLED or now - wish.refused_since >= _REFUSED:
-                wish.problem = "NoReplicaError", message
+                wish.refusal = message
 
     def _act(self, made: Plan, seen: Mapping[str, Seen], ready: Mapping[str, _Wish], listed: Listed) -> None:
         if made.unload:
@@ -369,7 +371,8 @@ def _nodes_of(member: Member) -> tuple[str, ...]:
 
 
 def _unplaced(name: str, wish: _Wish) -> list[Member]:
-    if wish.problem is None:
+    problem = wish.shortage or (wish.refusal and ("NoReplicaError", wish.refusal))
+    if not problem:
         return []
     return [
         Member(
@@ -379,7 +382,7 @@ def _unplaced(name: str, wish: _Wish) -> list[Member]:
             pid=0,
             places=0,
             share=0.0,
-            problem=wish.problem,
+            problem=problem,
         )
     ]
 

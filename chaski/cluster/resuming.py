@@ -50,6 +50,11 @@ class Delivered:
         self._runs: list[_Run] = []
         self._skipping: deque[_Run] = deque()
 
+    @property
+    def has_begun(self) -> bool:
+        """True if any token was delivered."""
+        return bool(self.token_ids)
+
     def restart(self) -> None:
         """Restart the answer at its first event."""
         self._skipping = deque(replace(run) for run in self._runs)

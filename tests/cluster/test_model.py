@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterator
 from operator import lt
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import chaski
 from chaski.chat.events import Done, Text
 from chaski.chat.requests import Generate
+from chaski.cluster.answers import RoutedAnswer
 from chaski.cluster.autoscaling import Bounds
 from chaski.cluster.members import Member
 from chaski.cluster.model import ClusterModel
 from chaski.cluster.peer import Patience
 from chaski.errors import (
+    ChaskiError,
     GGUFError,
     NoReplicaError,
     OutOfMemoryError,
@@ -282,6 +284,38 @@ def test_requests_wait_for_the_first_replica_and_hear_why_there_is_none(replicas
     )
     with pytest.raises(OutOfMemoryError, match="needs more"):
         model.generate("0")
+
+
+class Nowhere:
+    """Replicas of which none runs, with a reason why."""
+
+    def __init__(self) -> None:
+        self.is_closed, self.num_open, self.trouble, self.failed_loads = False, 0, "", 0
+        self.problem: ChaskiError | None = NoReplicaError("no free cores")
+        self.moved_at = time.monotonic()
+        self.waiting: list[Callable[[], None]] = []
+        self.later = self.waiting.append
+
+    def any_peer(self) -> None:
+        return None
+
+
+def test_full_nodes_end_no_answer_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere, replies = Nowhere(), list[Any]()
+    fresh, begun = (RoutedAnswer(cast(Any, nowhere), Generate("0", {}), replies.append) for _ in range(2))
+    (event,) = begun._delivered.new(Text("a", (1,)))
+    assert event
+    begun.begin()
+    assert (len(nowhere.waiting), replies) == (1, [])
+    nowhere.failed_loads = 9
+    fresh.begin()
+    begun.begin()
+    assert [str(reply) for reply in replies] == ["no free cores"]
+    assert len(nowhere.waiting) == 2
+    monkeypatch.setattr("chaski.cluster.answers._LONGEST_WAIT", -1.0)
+    nowhere.problem = None
+    begun.begin()
+    assert isinstance(replies[1], NoReplicaError)
 
 
 def test_a_verdict_ends_with_the_replica_that_gave_it(replicas: Replicas) -> None:

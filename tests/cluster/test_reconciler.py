@@ -244,6 +244,17 @@ def test_a_model_is_deployed_again_when_serve_has_given_up_or_forgotten_it(
     assert cluster.deployed == {model.model: (1, 2)}
 
 
+def test_a_cluster_is_calm_while_no_model_is_in_use(cluster: Cluster) -> None:
+    server, model = Server(cluster), options("model")
+    assert server.loop.is_calm
+    server.want(model)
+    assert not server.loop.is_calm, "its use is not known yet"
+    server.loop.note_idle({model.model: 0.0})
+    assert server.loop.is_calm
+    server.loop.note_idle({model.model: None})
+    assert not server.loop.is_calm
+
+
 def test_serve_is_not_asked_again_at_once(cluster: Cluster) -> None:
     server, model = Server(cluster), options("model")
     server.want(model)
@@ -317,4 +328,13 @@ def test_a_model_that_fits_on_no_node_has_that_problem(cluster: Cluster) -> None
         kind, message = server.problem(model)
     assert kind == "NoNodeError"
     assert "a replica needs 99.000 GB of memory, and Ray has 9.000 GB on n" in message
+    assert not cluster.deployed
+
+
+def test_missing_nodes_are_a_reason_to_ask_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaski.cluster.footprint._COMING", -1.0)
+    server, model = Server(cluster), options("model", shards=(2, 2))
+    server.want(model)
+    kind, message = server.problem(model)
+    assert (kind, message.split(" (")[0]) == ("NoReplicaError", "a replica takes 2 nodes of 1 cores")
     assert not cluster.deployed
