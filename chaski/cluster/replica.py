@@ -34,7 +34,8 @@ __all__ = ["Replica"]
 
 _log = logging.getLogger(__name__)
 
-_HEARTBEAT = 1.0
+# Seconds between two registrations while the model is loaded, and between two questions about its worker.
+_HEARTBEAT, _LOADED_HEARTBEAT = 1.0, 3.0
 # Seconds within which Ray reports an ended shard. Its connections may break earlier.
 _NOTICED = 5.0
 
@@ -69,7 +70,7 @@ class Replica:
         try:
             if shards > 1:
                 self._group = ShardGroup(options, shards, self._directory.key, self._end_at_once)
-            self._worker = WatchedWorker(self._open_worker, self._note_share)
+            self._worker = WatchedWorker(self._open_worker, self._note_share, lost=self._end_at_once)
         except ChaskiError as error:
             # Only an error of the model or its options is a verdict about them.
             if isinstance(error, WorkerError) or self._has_lost_a_shard(error):
@@ -146,9 +147,13 @@ class Replica:
         self._directory.enter(self._options.model, self._member)
 
     def _enter_regularly(self) -> None:
+        entered, entered_at = self._member, monotonic()
         while not self._is_over.wait(_HEARTBEAT):
-            self._directory.enter(self._options.model, self._member)
-            if hasattr(self, "_listener"):  # the model is loaded
+            is_loaded = hasattr(self, "_listener")
+            if not is_loaded or self._member != entered or monotonic() - entered_at >= _LOADED_HEARTBEAT:
+                entered, entered_at = self._member, monotonic()
+                self._directory.enter(self._options.model, entered)
+            if is_loaded:
                 self._worker.watch()
 
     def _accept(self, end: socket.socket) -> None:

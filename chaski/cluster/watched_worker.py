@@ -50,6 +50,8 @@ class WatchedWorker:
 
     open   starts the worker; takes the function that is called with the loaded share
     share  called with the share when the model is loaded again, and with 1 at the end
+    lost   called with the reason if no process can be started, for example because several in a row have died
+           while they loaded; no call can be answered then
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class WatchedWorker:
         open: Callable[[Callable[[float], None]], Worker],
         share: Callable[[float], None],
         patience: WorkerPatience | None = None,
+        lost: Callable[[str], None] = lambda why: None,
     ) -> None:
         self._share = share
+        self._lost = lost
         self._patience = WorkerPatience() if patience is None else patience
         self._problem: ChaskiError | None = None
         self._num_failures = 0
@@ -75,7 +79,7 @@ class WatchedWorker:
         if self._is_loading and isinstance(call, LookLive):
             put(NOTHING)
             return Ended()
-        return self._worker.start(call, put)
+        return self._start(call, put)
 
     def check_open(self) -> None:
         """Raise ClosedError if the worker is closed."""
@@ -99,13 +103,20 @@ class WatchedWorker:
             self._asked_at = now
             try:
                 # This also starts a process where none runs.
-                self._worker.start(LookLive(), self._take_sign)
+                self._start(LookLive(), self._take_sign)
             except ChaskiError as error:
                 self._take_sign(error)
 
     def close(self) -> None:
         """End the worker."""
         self._worker.close()
+
+    def _start(self, call: ModelCall, put: ReplyCallback) -> CallHandle:
+        try:
+            return self._worker.start(call, put)
+        except WorkerError as error:
+            self._lost(str(error))
+            raise
 
     def _kill(self, why: str) -> None:
         """Kill the process. Its answers fail; the call for a sign of life starts another process."""

@@ -29,9 +29,10 @@ class Watched:
 
     def __init__(self, path: Path, patience: WorkerPatience) -> None:
         self.shares: list[float] = []
+        self.lost: list[str] = []
         self.worker: Worker
         self.watched = WatchedWorker(
-            lambda progress: self._open(path, progress), self.shares.append, patience
+            lambda progress: self._open(path, progress), self.shares.append, patience, self.lost.append
         )
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -102,6 +103,19 @@ def test_a_dead_worker_is_loaded_again_without_a_request(found: Watched) -> None
     assert before is not None
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: found.worker.pid not in (None, before) and found.shares and found.shares[-1] == 1.0)
+
+
+def test_calls_do_not_fail_one_after_another_when_no_worker_can_be_started(
+    found: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica ends, so its requests wait for another one."""
+
+    def start(call: object, put: object) -> None:
+        raise WorkerError("loading failed 3 times in a row")
+
+    monkeypatch.setattr(found.worker, "start", start)
+    wait_until(lambda: found.lost)
+    assert found.lost[0] == "loading failed 3 times in a row"
 
 
 def test_the_replica_answers_for_a_worker_that_loads(found: Watched, path: Path) -> None:
