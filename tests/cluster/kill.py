@@ -1,188 +1,237 @@
-"""Kill processes of a real cluster during streams, again and again, and compare all answers.
+"""Break a cluster under a server in random ways during streams, and compare them with a plain server's.
 
-    python -m tests.cluster.kill --rounds 200 --streams 64
-    python -m tests.cluster.kill --rounds 20 --streams 64 --every 15 --nodes 3
+    python -m tests.cluster.kill --kills 500 --seed 1
+    python -m tests.cluster.kill --kills 50 --models 1 --shards 4 --split rows
+    python -m tests.cluster.kill --kills 50 --nodes 0
 
-Each round requests several answers at once. Meanwhile random processes are killed: replicas, their workers,
-and the process that talks to Ray. With `--nodes`, which needs root, the replicas are on nodes in network
-namespaces; then nodes (their raylets), the head and links are also lost and return. Every stream must equal
-that of a model alone. It needs the extra `cluster` and several minutes; the default tests do the same with
-replicas in one process.
+A server answers streams in several dialects, of several models, with replicas on nodes in network namespaces
+(which need root), or with `--nodes 0` on this machine. Meanwhile random processes die or hang and links fail.
+Every stream must equal that of a server without a cluster, or be refused by 503 with Retry-After while no
+replica of its model runs. It needs the extra `cluster`.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import http.client
+import json
 import os
 import random
+import secrets
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
-import chaski
-from chaski.chat.events import Text
-from chaski.cluster.autoscaling import Bounds
-from chaski.cluster.connection import LOCAL, Cluster
-from chaski.cluster.model import ClusterModel
-from chaski.cluster.routed_model import RoutedModel
 from chaski.formats.quant import QuantType
-from tests.cluster.nodes import Nodes
+from chaski.names import ModelName
+from chaski.store.create import create
+from chaski.store.recipe import Recipe
+from chaski.store.store import Store
+from tests.cluster.faults import Faults
+from tests.cluster.nodes import MARK, Nodes
+from tests.cluster.streams import DIALECTS, TOKENS, RefusedError, Stream, ask
 from tests.tiny_llama import write_tiny_llama
 
-OPTIONS: dict[str, Any] = {"num_predict": 400, "temperature": 1.0, "ignore_eos": True}
-Answer = tuple[str, tuple[int, ...]]
+STORED = Path(__file__).parents[1] / "data" / "architectures"
+MODELS = ("llama", "gemma3", "qwen35moe", "lfm2", "gpt-oss")
+CONTEXT = 1024
+# Seconds before a refusal in which no replica may have answered for the model.
+_NOTHING = 5.0
 
-
-class KillsProcesses(AbstractContextManager["KillsProcesses"], Protocol):
-    """Kills processes within a block. `kills` counts them by kind."""
-
-    kills: dict[str, int]
+Request = tuple[str, str, str]
+"""The path, the model and the prompt."""
 
 
 def main() -> None:
-    """Run all rounds; end with an error at the first difference."""
+    """Run until so many kills; end with an error if any stream was not as it must be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=60.0, help="end after so many, whatever was killed")
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--nodes", type=int, default=0, help="nodes in network namespaces; 0 for none")
-    parser.add_argument("--every", type=float, default=1.5, help="seconds between two kills, on average")
-    parser.add_argument("--living", type=int, help="kill while so many replicas answer.  [default: all]")
-    parser.add_argument("--minutes", type=float, default=30.0, help="no round begins after so many")
+    parser.add_argument("--models", type=int, default=len(MODELS))
+    parser.add_argument("--nodes", type=int, default=4, help="nodes in network namespaces; 0 for none")
+    parser.add_argument("--redis", action="store_true", help="the head keeps its state in Redis")
+    parser.add_argument("--replicas", default="2")
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--split", default="layers")
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between two faults, on average")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # all started processes end in any case
-    os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # block files would be stored among the user's
-    requests = [(f"story {number}", {**OPTIONS, "seed": number}) for number in range(arguments.streams)]
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    models = MODELS[: arguments.models]
+    requests = [
+        (path, model, f"story {number}") for path, model, number in product(DIALECTS, models, range(2))
+    ]
     with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory())
-        path = write_tiny_llama(
-            Path(folder) / "tiny.gguf", matrices=QuantType.Q8_0, llama__context_length=2048
-        )
-        with chaski.load(path, threads=1, parallel=16, context=1024) as alone:
-            answers = [alone.generate(prompt, **options) for prompt, options in requests]
-        nodes = None
+        store = Path(stack.enter_context(TemporaryDirectory()))
+        for model in models:
+            store_model(store, model)
+        with server(store, secrets.token_hex(8)) as plain:
+            expected = {request: ask(plain, *request) for request in requests}
+        nodes, marks = None, [secrets.token_hex(8)]
         if arguments.nodes:
-            nodes = Nodes(arguments.nodes)
+            nodes = Nodes(arguments.nodes, redis=arguments.redis)
             stack.callback(nodes.close)
-        bounds = Bounds(arguments.replicas, arguments.replicas)
-        cluster = Cluster(nodes.address if nodes else LOCAL, bounds, threads=1)
-        stack.callback(cluster.close)
-        model = cluster.open_model(path, parallel=16, context=1024)
-        stack.callback(model.close)
-        model.tokenize("loads it")
-        killer = Killer(cluster, model, nodes, arguments)
-        run_rounds(model, requests, [(each.text, each.token_ids) for each in answers], killer, arguments)
+            marks.append(nodes.mark)
+        options = ["--cluster", nodes.address if nodes else "local", "--replicas", arguments.replicas]
+        options += ["--shards", str(arguments.shards), "--split", arguments.split]
+        host = stack.enter_context(server(store, marks[0], *options))
+        for model in models:
+            ask(host, "/api/generate", model, "story 0")
+        faults = Faults(
+            nodes, marks, lambda: answering(host), arguments.every, arguments.seed, arguments.shards > 1
+        )
+        Streams(host, expected, faults, arguments).run()
 
 
-class Killer:
-    """Kills a random process now and then, if enough replicas run, and counts the kills."""
+def store_model(store: Path, name: str) -> None:
+    """Store a tiny model whose answers are long and always the same."""
+    path = store / f"{name}.gguf"
+    if name == "llama":
+        write_tiny_llama(path, matrices=QuantType.Q8_0, layers=4, llama__context_length=2 * CONTEXT)
+    else:
+        path.write_bytes(with_context((STORED / path.name).read_bytes(), 2 * CONTEXT))
+    parameters = {"seed": 7, "temperature": 1.0, "ignore_eos": True}
+    parameters |= {"num_predict": TOKENS, "num_ctx": CONTEXT}
+    for _ in create(Store(store), ModelName.parse(name), Recipe(sources=[path], parameters=parameters)):
+        pass
 
-    def __init__(self, cluster: Cluster, model: ClusterModel, nodes: Nodes | None, arguments: Any) -> None:
-        self._cluster, self._model, self._nodes = cluster, model, nodes
-        self._living, self._every = arguments.living or arguments.replicas, arguments.every
-        self._chance = random.Random(arguments.seed)
+
+def with_context(gguf: bytes, tokens: int) -> bytes:
+    """Return a file whose model has a longer context."""
+    begin = gguf.index(b".context_length") + len(b".context_length") + 4  # after the type of the value
+    return gguf[:begin] + tokens.to_bytes(4, "little") + gguf[begin + 4 :]
+
+
+@contextmanager
+def server(store: Path, mark: str, *options: str) -> Iterator[str]:
+    """Run `chaski serve`; yield its host and port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    own = {"OLLAMA_MODELS": str(store), "OLLAMA_HOST": host, "CHASKI_PREFIX_CACHE": "memory", MARK: mark}
+    own |= {"CHASKI_THREADS": "1", "OLLAMA_NUM_PARALLEL": "16", "OLLAMA_KEEP_ALIVE": "-1"}
+    own |= {"OLLAMA_MAX_LOADED_MODELS": str(len(MODELS))}
+    command = [sys.executable, "-m", "chaski", "serve", *options]
+    with subprocess.Popen(command, env=os.environ | own) as process:
+        try:
+            while True:
+                with suppress(OSError):
+                    socket.create_connection(host.split(":")).close()
+                    break
+                assert process.poll() is None, "it says why it ends"
+                time.sleep(0.2)
+            yield host
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def answering(host: str) -> list[int]:
+    """Return the processes of replicas that answer."""
+    connection = http.client.HTTPConnection(host, timeout=30)
+    with suppress(OSError, http.client.HTTPException, ValueError):
+        connection.request("GET", "/api/ps")
+        shown = json.load(connection.getresponse())["models"]
+        return [replica["pid"] for model in shown for replica in model.get("replicas", ())]
+    return []
+
+
+class Streams:
+    """Streams that run at the same time, and what was wrong with those that ended."""
+
+    def __init__(self, host: str, expected: Mapping[Request, Stream], faults: Faults, arguments: Any) -> None:
+        self._host, self._expected, self._faults, self._arguments = host, expected, faults, arguments
+        self._began = time.monotonic()
         self._is_over = threading.Event()
-        self.kills = dict.fromkeys(["replica", "worker", "ray process"], 0)
-        if nodes is not None:
-            self.kills |= dict.fromkeys(["raylet", "link", "head"], 0)
-        self._thread = threading.Thread(target=self._follow)
+        self._ended: Counter[str] = Counter()
+        self._heard_at: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
+        self._wrong: list[str] = []
 
-    def __enter__(self) -> Killer:
-        self._thread.start()
-        return self
+    def run(self) -> None:
+        """Run until so many kills or minutes. Raises AssertionError if a stream was wrong."""
+        asking = [
+            threading.Thread(target=self._ask, args=(each,), daemon=True)
+            for each in range(self._arguments.streams)
+        ]
+        for each in asking:
+            each.start()
+        limits = self._arguments
+        try:
+            with self._faults:
+                while self._faults.counts.total() < limits.kills and self._minutes < limits.minutes:
+                    time.sleep(10)
+                    self._report()
+        finally:
+            self._is_over.set()
+        for each in asking:
+            each.join()
+        self._report()
+        assert not self._wrong, f"{len(self._wrong)} streams are not as they must be"
 
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
+    @property
+    def _minutes(self) -> float:
+        return (time.monotonic() - self._began) / 60
 
-    def _follow(self) -> None:
-        while not self._is_over.wait(self._chance.expovariate(1 / self._every)):
-            states = self._model.replicas()
-            if len(states) < self._living or not any(state.answers for state in states):
-                continue
-            # The local cluster ends with the process that talks to it, and nodes end with their head; these
-            # kills take longer than others.
-            rare = {"ray process": 0.1} if self._nodes is None else {"head": 0.2}
-            weights = [rare.get(what, 1.0) for what in self.kills]
-            (what,) = self._chance.choices(list(self.kills), weights)
-            with suppress(OSError, IndexError, ValueError):
-                self.kills[what] += self._kill(what, self._chance.choice(states).pid)
+    def _report(self) -> None:
+        counts = self._faults.counts
+        kills = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+        pauses = ", ".join(f"{model} {pause:.0f}" for model, pause in self._pauses.items())
+        print(
+            f"{self._minutes:.1f} min: {counts.total()} kills ({kills}); {dict(self._ended)}; "
+            f"longest pauses in s: {pauses}; {len(self._wrong)} wrong",
+            flush=True,
+        )
 
-    def _kill(self, what: str, replica: int) -> bool:
-        if what in ("replica", "worker", "ray process"):
-            pid = {"replica": replica, "ray process": self._cluster._process._popen.pid}.get(what)
-            os.kill(self._chance.choice(children(replica)) if pid is None else pid, signal.SIGKILL)
-            return True
-        assert self._nodes is not None
-        if what == "head":
-            return self._nodes.kill_head()
-        node = node_of(replica, self._nodes)
-        if what == "raylet":
-            return self._nodes.kill_raylet(node)
-        self._nodes.cut(node, self._chance.choice([1.0, 5.0, 20.0]))
-        return True
+    def _ask(self, number: int) -> None:
+        chance = random.Random(self._arguments.seed * 1000 + number)
+        requests: Sequence[Request] = list(self._expected)
+        while not self._is_over.is_set():
+            self._ask_once(chance.choice(requests))
+            self._is_over.wait(chance.uniform(0, 5))
 
+    def _ask_once(self, request: Request) -> None:
+        path, model, prompt = request
+        began = time.monotonic()
 
-def run_rounds(
-    model: RoutedModel,
-    requests: list[tuple[str, dict[str, Any]]],
-    expected: list[Answer],
-    killer: KillsProcesses,
-    arguments: Any,
-) -> None:
-    """Ask for all answers again and again during kills. Raises AssertionError at a difference."""
-    longest_pause = 0.0
+        def heard() -> None:
+            self._heard_at[model] = time.monotonic()
 
-    async def answer(prompt: str, options: dict[str, Any]) -> Answer:
-        nonlocal longest_pause
-        text, heard_at = "", time.monotonic()
-        ids: list[int] = []
-        async for event in model.asynchronous().stream(prompt, **options):
-            longest_pause = max(longest_pause, time.monotonic() - heard_at)
-            heard_at = time.monotonic()
-            if isinstance(event, Text):
-                text += event.text
-                ids += event.token_ids
-        return text, tuple(ids)
+        try:
+            found = ask(self._host, path, model, prompt, heard)
+        except RefusedError as refused:
+            silent = time.monotonic() - max(self._heard_at.get(model, 0.0), 0.0)
+            if refused.status == 503 and refused.retry_after is not None and silent > _NOTHING:
+                self._ended["refused"] += 1
+                print(f"{request} after {time.monotonic() - began:.0f} s: {refused}", flush=True)
+                self._is_over.wait(min(float(refused.retry_after), 10.0))
+            else:
+                self._note_wrong(request, f"{refused}; silent for {silent:.1f} s")
+        except (OSError, http.client.HTTPException) as error:
+            self._note_wrong(request, f"cut off: {error!r}")
+        else:
+            self._pauses[model] = max(self._pauses.get(model, 0.0), found.pause)
+            right = self._expected[request]
+            if (found.text, found.ends) == (right.text, right.ends):
+                self._ended["as alone"] += 1
+            else:
+                same = len(os.path.commonprefix([found.text, right.text]))
+                sizes = f"{same} equal characters of {len(found.text)} and {len(right.text)}"
+                self._note_wrong(request, f"{sizes}; {found.ends} instead of {right.ends}")
 
-    async def all_answers() -> list[Answer | BaseException]:
-        asked = (answer(prompt, options) for prompt, options in requests)
-        return await asyncio.gather(*asked, return_exceptions=True)
-
-    started = time.monotonic()
-    with killer:
-        for number in range(1, arguments.rounds + 1):
-            found = asyncio.run(all_answers())
-            wrong = [each for each, right in zip(found, expected, strict=True) if each != right]
-            killed = ", ".join(f"{count} of {what}" for what, count in killer.kills.items())
-            print(
-                f"round {number}: {len(found) - len(wrong)} of {len(found)} streams as alone; "
-                f"kills: {killed}; longest pause {longest_pause:.1f} s, "
-                f"{time.monotonic() - started:.0f} s in all",
-                flush=True,
-            )
-            assert not wrong, f"round {number} has other answers: {str(wrong[0])[:500]}"
-            if time.monotonic() - started > arguments.minutes * 60:
-                break
-
-
-def children(pid: int) -> list[int]:
-    """Return the child processes of all threads of a process."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for each in lists for child in each.read_text().split()]
-
-
-def node_of(pid: int, nodes: Nodes) -> int:
-    """Return the node whose network a process uses. Raises ValueError if there is none."""
-    network = Path(f"/proc/{pid}/ns/net").stat().st_ino
-    places = [Path(f"/run/netns/chaski-{node}").stat().st_ino for node in range(nodes.number)]
-    return places.index(network)
+    def _note_wrong(self, request: Request, what: str) -> None:
+        self._wrong.append(what)
+        print(f"WRONG at {self._minutes:.2f} min: {request}: {what}", flush=True)
 
 
 if __name__ == "__main__":

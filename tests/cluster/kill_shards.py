@@ -9,21 +9,25 @@ again, or hang for a while, and so does the head. Every stream must equal that o
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import signal
 import threading
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import chaski
+from chaski.chat.events import Text
 from chaski.cluster.nodes_model import NodesModel, nodes_model_opener
-from tests.cluster.kill import OPTIONS, run_rounds
 from tests.cluster.shard_processes import ShardProcesses, shard_processes
 from tests.tiny_llama import write_tiny_llama
 
+OPTIONS: dict[str, Any] = {"num_predict": 100, "temperature": 1.0, "ignore_eos": True}
+Answer = tuple[str, tuple[int, ...]]
 SIZES: dict[str, Any] = {"context": 512, "parallel": 16, "threads": 1}
 
 
@@ -40,8 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # all started processes end in any case
     os.environ["CHASKI_PREFIX_CACHE"] = "memory"  # block files would be stored among the user's
-    usual = {**OPTIONS, "num_predict": 100}
-    requests = [(f"story {number}", {**usual, "seed": number}) for number in range(arguments.streams)]
+    requests = [(f"story {number}", {**OPTIONS, "seed": number}) for number in range(arguments.streams)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         path = write_tiny_llama(folder / "tiny.gguf", layers=4, llama__context_length=2048)
@@ -90,6 +93,49 @@ class Killer:
             elif (worker := self._model._replica._worker) is not None and worker.pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)
+
+
+def run_rounds(
+    model: NodesModel,
+    requests: list[tuple[str, dict[str, Any]]],
+    expected: list[Answer],
+    killer: Killer,
+    arguments: Any,
+) -> None:
+    """Ask for all answers again and again during kills. Raises AssertionError at a difference."""
+    longest_pause = 0.0
+
+    async def answer(prompt: str, options: dict[str, Any]) -> Answer:
+        nonlocal longest_pause
+        text, heard_at = "", time.monotonic()
+        ids: list[int] = []
+        async for event in model.asynchronous().stream(prompt, **options):
+            longest_pause = max(longest_pause, time.monotonic() - heard_at)
+            heard_at = time.monotonic()
+            if isinstance(event, Text):
+                text += event.text
+                ids += event.token_ids
+        return text, tuple(ids)
+
+    async def all_answers() -> list[Answer | BaseException]:
+        asked = (answer(prompt, options) for prompt, options in requests)
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    started = time.monotonic()
+    with killer:
+        for number in range(1, arguments.rounds + 1):
+            found = asyncio.run(all_answers())
+            wrong = [each for each, right in zip(found, expected, strict=True) if each != right]
+            killed = ", ".join(f"{count} of {what}" for what, count in killer.kills.items())
+            print(
+                f"round {number}: {len(found) - len(wrong)} of {len(found)} streams as alone; "
+                f"kills: {killed}; longest pause {longest_pause:.1f} s, "
+                f"{time.monotonic() - started:.0f} s in all",
+                flush=True,
+            )
+            assert not wrong, f"round {number} has other answers: {str(wrong[0])[:500]}"
+            if time.monotonic() - started > arguments.minutes * 60:
+                break
 
 
 if __name__ == "__main__":

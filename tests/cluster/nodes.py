@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,19 +25,22 @@ __all__ = ["MARK", "NEEDS_RAY", "Nodes", "marked_processes"]
 # To import Ray takes seconds, which a run without these tests need not wait for.
 NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
-_NETWORK, _PORT, _BRIDGE = "10.77.0", 6390, "chaski-br"
+_NETWORK, _PORT, _REDIS, _BRIDGE = "10.77.0", 6390, 6391, "chaski-br"
 MARK = "CHASKI_TEST_CLUSTER"
 
 
 class Nodes:
-    """A head and several nodes with one core each, until `close`. A start may take `patience` seconds."""
+    """A head and several nodes with one core each, until `close`. A start may take `patience` seconds.
 
-    def __init__(self, number: int, patience: float = 60.0) -> None:
+    redis  whether the head keeps its state in Redis, and thus has it again when it is started again
+    """
+
+    def __init__(self, number: int, patience: float = 60.0, redis: bool = False) -> None:
         self.address = f"{_NETWORK}.1:{_PORT}"
         self.number = number
         self._patience = patience
-        self._mark = secrets.token_hex(8)
-        self._folder = Path(f"/tmp/ck-{self._mark[:6]}")  # paths of sockets are short
+        self.mark = secrets.token_hex(8)
+        self._folder = Path(f"/tmp/ck-{self.mark[:6]}")  # paths of sockets are short
         self._starts = 0
         self._starting = threading.Lock()  # starting processes are not killed
         self._is_over = threading.Event()
@@ -46,6 +50,11 @@ class Nodes:
         _ip("link", "set", _BRIDGE, "up")
         for node in range(number):
             self._add_namespace(node)
+        self._of_head: dict[str, str] = {}
+        self._redis: subprocess.Popen[bytes] | None = None
+        if redis:
+            self._redis = self._start_redis()
+            self._of_head["RAY_REDIS_ADDRESS"] = f"{_NETWORK}.1:{_REDIS}"
         self._start_head()
         for node in range(number):
             self._start(node)
@@ -70,11 +79,32 @@ class Nodes:
         _ip("-n", _name(node), "link", "set", "eth0", "up")
         self._is_cut[node].clear()
 
+    def slow(self, node: int, seconds: float) -> None:
+        """Give a node's link a queue in which packets wait for up to 2 s. Later ones are dropped."""
+        begin = "tc qdisc replace dev eth0 root tbf rate 400kbit burst 10kb latency 2s"
+        self._while(begin.split(), "tc qdisc del dev eth0 root", node, seconds)
+
+    def lose(self, node: int, seconds: float) -> None:
+        """Drop a tenth of the packets that reach a node, for some seconds."""
+        rule = "table netdev lossy { chain in { type filter hook ingress device eth0 priority 0; "
+        rule += "numgen random mod 10 == 0 drop; }; }"
+        self._while(["nft", rule], "nft delete table netdev lossy", node, seconds)
+
+    def _while(self, begin: list[str], end: str, node: int, seconds: float) -> None:
+        """Run one command in a node, wait, and run another one."""
+        inside = ["ip", "netns", "exec", _name(node)]
+        subprocess.run([*inside, *begin], check=True)
+        self._is_over.wait(seconds)
+        subprocess.run([*inside, *end.split()], capture_output=True)  # another one may have ended it
+
     def close(self) -> None:
         """End everything, and remove the namespaces."""
         self._is_over.set()
         self._thread.join()
         self._kill(*(pid for pid, _ in self._processes()))
+        if self._redis is not None:
+            self._redis.kill()
+            self._redis.wait()
         for node in range(self.number):
             # The link ends with its namespace, but only later.
             _ip("link", "del", f"chaski-v{node}")
@@ -106,20 +136,32 @@ class Nodes:
         self._kill(*self._of_heads())
         self._starts += 1
         where = ["--node-ip-address", f"{_NETWORK}.1", "--port", str(_PORT)]
-        where += ["--temp-dir", f"{self._folder}/{self._starts}"]
-        self._ray("--head", *where, "--num-cpus", "0", "--include-dashboard", "false")
+        # A head that knows the nodes uses their folder again.
+        where += ["--temp-dir", f"{self._folder}/{1 if self._of_head else self._starts}"]
+        self._ray(
+            "--head", *where, "--num-cpus", "0", "--include-dashboard", "false", environment=self._of_head
+        )
+
+    def _start_redis(self) -> subprocess.Popen[bytes]:
+        where = ["--bind", f"{_NETWORK}.1", "--port", str(_REDIS), "--protected-mode", "no"]
+        return subprocess.Popen(["redis-server", *where, "--save", ""], stdout=subprocess.DEVNULL)
 
     def _start(self, node: int) -> None:
         options = ["--address", self.address, "--node-ip-address", _address(node), "--num-cpus", "1"]
         self._ray(*options, before=["ip", "netns", "exec", _name(node)])
 
-    def _ray(self, *options: str, before: list[str] | None = None) -> None:
+    def _ray(
+        self,
+        *options: str,
+        before: list[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
         common = ["--object-store-memory", "80000000", "--disable-usage-stats"]
         try:
             done = subprocess.run(
                 [*(before or []), ray, "start", *options, *common],
-                env=os.environ | {MARK: self._mark, "RAY_AUTH_MODE": "token"},
+                env=os.environ | {MARK: self.mark, "RAY_AUTH_MODE": "token"} | dict(environment or {}),
                 cwd="/",
                 capture_output=True,
                 text=True,
@@ -153,7 +195,7 @@ class Nodes:
         ]
 
     def _processes(self) -> list[tuple[int, list[str]]]:
-        return marked_processes(self._mark)
+        return marked_processes(self.mark)
 
     def _kill(self, *pids: int) -> bool:
         for pid in pids:
