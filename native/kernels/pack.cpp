@@ -1,7 +1,9 @@
 // Reordering of file rows into panels (see panel.h).
 //
-// Runs of 16 bytes of the 16 rows are transposed in 128-bit registers; the remaining bytes of a field go one
+// Runs of 16 bytes of the 16 rows are transposed in 128-bit registers; the remaining units of a field go one
 // by one.
+#include <type_traits>
+
 #include "entry_points.h"
 #include "simd.h"
 #include "transpose.h"
@@ -79,6 +81,14 @@ CHASKI_INLINE void interleave(const uint8_t* const (&rows)[kLanes], int64_t at, 
     for (; done + 16 <= bytes; done += 16) {
         for (int quad = 0; quad < 4; ++quad)
             interleave_quad<kUnit>(rows, at + done, quad, out + step * (done / kUnit), step, flip);
+    }
+    using Unit = std::conditional_t<kUnit == 4, uint32_t, std::conditional_t<kUnit == 2, uint16_t, uint8_t>>;
+    const auto flip_unit = static_cast<Unit>(flip[0]);
+    for (; done + kUnit <= bytes; done += kUnit) {
+        uint8_t* unit = out + step * (done / kUnit);
+        for (int r = 0; r < kLanes; ++r) {
+            write(unit + kUnit * r, static_cast<Unit>(read<Unit>(rows[r] + at + done) ^ flip_unit));
+        }
     }
     const auto flip_byte = static_cast<uint8_t>(flip[0]);
     for (; done < bytes; ++done) {
