@@ -13,6 +13,7 @@ from msgspec import Struct
 
 import chaski
 from tests.simulation.scheduler import SCHEDULER, Scheduler
+from tests.simulation.weights import TUNED, adapter_file
 
 __all__ = ["Ask", "Oracle", "Said", "each_kind", "random_ask"]
 
@@ -156,6 +157,8 @@ class Oracle:
             return Said((repr(model.embed([ask.prompt]).tolist()),))
         if ask.kind == "tokenize":
             return Said((repr(model.tokenize(ask.prompt)),))
+        if ask.model == TUNED:
+            arguments["adapter"] = TUNED
         if ask.kind == "chat":
             answer = model.chat(_messages(ask), **arguments)
             if self._is_wrong:
@@ -166,8 +169,14 @@ class Oracle:
 
     @cache  # noqa: B019
     def _model(self, name: str) -> chaski.LLM:
+        tuned = name == TUNED
         return chaski.load(
-            self._files[name], context=self._context, threads=1, parallel=2, prompt_cache=False
+            self._files["one" if tuned else name],
+            context=self._context,
+            threads=1,
+            parallel=2,
+            prompt_cache=False,
+            adapters={TUNED: adapter_file()} if tuned else {},
         )
 
 

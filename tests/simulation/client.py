@@ -71,6 +71,10 @@ class Client:
         finally:
             self.is_over = True
 
+    def leave_after(self, count: int) -> None:
+        """Leave after this many pieces of the reply."""
+        self._leaves_at = count
+
     def cut(self) -> None:
         """Leave now. Call it in the loop."""
         self.has_left = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import fcntl
 import importlib
 import io
 import itertools
@@ -88,6 +89,9 @@ class Disk:
         for change in reversed(lost):
             with suppress(OSError):
                 change.undo()
+        for descriptor in self._open:  # of processes that have ended
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
         self._forget()
 
     def _forget(self) -> None:

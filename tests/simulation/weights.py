@@ -6,14 +6,17 @@ import hashlib
 import json
 import os
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from chaski.formats.gguf import open_gguf
+from tests.adapters import adapted_names, random_adapter
 from tests.store.stores import put_by_hand
 from tests.tiny_llama import TEMPLATE, write_tiny_llama
 
-__all__ = ["MEMORY_FOLDER", "MODELS", "PULLED", "model_files", "put_models"]
+__all__ = ["MEMORY_FOLDER", "MODELS", "PULLED", "TUNED", "adapter_file", "model_files", "put_models"]
 
 MEMORY_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """A folder in memory for all files of a world; None for the usual folder."""
@@ -25,6 +28,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "vectors": {"layers": 1, "llama__pooling_type": 1},
 }
 MODELS = tuple(_OPTIONS)
+TUNED = "tuned"
+"""A model with the weights of `one` and an adapter."""
 PULLED = ("models.example/me/three", "models.example/me/four")
 """Models of the simulated registry, which have the same weights."""
 
@@ -44,23 +49,36 @@ def model_files() -> dict[str, Path]:
 
 
 @cache
+def adapter_file() -> Path:
+    """Return the file of the adapter of `tuned`."""
+    with open_gguf(model_files()["one"]) as file:
+        shapes = {name: file.tensors[name].shape for name in adapted_names(file)}
+    return random_adapter(Path(_folder().name) / "adapter.gguf", shapes, 1, rank=4, size=0.5)
+
+
+@cache
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def put_models(root: Path) -> None:
     """Write the models of a world into a store, with hard links to their files."""
-    for name in MODELS:
-        path = model_files()[name]
+    files = {name: {"model": model_files()[name]} for name in MODELS}
+    files[TUNED] = {**files["one"], "adapter": adapter_file()}
+    for name, layers in files.items():
         manifest = put_by_hand(root, f"registry.ollama.ai/library/{name}/latest", {})
-        digest = _digest(path)
-        os.link(path, root / "blobs" / f"sha256-{digest}")
         described = json.loads(manifest.read_text())
-        described["layers"] = [
-            {
-                "mediaType": "application/vnd.ollama.image.model",
-                "digest": f"sha256:{digest}",
-                "size": path.stat().st_size,
-            }
-        ]
+        described["layers"] = [_linked(root, kind, path) for kind, path in layers.items()]
         manifest.write_text(json.dumps(described))
+
+
+def _linked(root: Path, kind: str, path: Path) -> dict[str, Any]:
+    """Link a file as a blob, and return the description of its layer."""
+    digest = _digest(path)
+    with suppress(FileExistsError):
+        os.link(path, root / "blobs" / f"sha256-{digest}")
+    return {
+        "mediaType": f"application/vnd.ollama.image.{kind}",
+        "digest": f"sha256:{digest}",
+        "size": path.stat().st_size,
+    }

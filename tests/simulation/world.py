@@ -31,7 +31,7 @@ from tests.simulation.machine import MEMORY
 from tests.simulation.processes import Popen
 from tests.simulation.registry import REGISTRY
 from tests.simulation.scheduler import SCHEDULER, Process
-from tests.simulation.weights import PULLED, put_models
+from tests.simulation.weights import PULLED, TUNED, put_models
 
 __all__ = ["CONTEXT", "World", "WorldError"]
 
@@ -76,7 +76,9 @@ class World:
         self.strays: set[str | None] = set()  # deletes that may still be under way: their client has left
         self.num_killed = 0
         self.harmful_until = 0.0
-        self.is_about_store = self.random.random() < 0.25
+        about = self.random.random()
+        self.is_about_store, self.is_about_states = about < 0.25, about > 0.9
+        self.is_crowded = 0.25 < about < 0.55
         MEMORY.reset()
         REGISTRY.begin_world(Random(seed + 4))
         pick = self.random.choice
@@ -87,7 +89,7 @@ class World:
         put_models(folder)
         DISK.use(folder, folder.with_name("shadow"), Random(seed + 3))
         os.environ["OLLAMA_MODELS"] = str(folder)
-        os.environ["CHASKI_PREFIX_CACHE"] = pick(("on", "memory", "off"))
+        os.environ["CHASKI_PREFIX_CACHE"] = pick(("on", "memory", "off")[: 2 if self.is_about_states else 3])
         os.environ["CHASKI_PREFIX_CACHE_MEMORY"] = pick(("100KB", "1GB"))
         os.environ["CHASKI_PREFIX_CACHE_DISK"] = pick(("300KB", "1GB"))
         self.settings = Settings(
@@ -96,11 +98,18 @@ class World:
             parallel=pick((1, 2, 3)),
             max_loaded=pick((1, 2)),
             max_queue=pick((2, 512)),
-            keep_alive=pick((0.0, 1.0, *[300.0] * 5)),
+            keep_alive=pick((0.0, 1.0, *[300.0] * (1 if self.is_crowded else 5))),
             load_timeout=60.0,
             max_connections=64,
+            states=folder / "slots",
         )
-        self.models = ["one", "two"] if self.random.random() < 0.2 else [pick(("one", "two"))]
+        self.models = (
+            ["one", "two"]
+            if self.random.random() < (0.5 if self.is_crowded else 0.2)
+            else [pick(("one", "two"))]
+        )
+        if "one" in self.models and self.random.random() < 0.5:
+            self.models.append(TUNED)
 
     def run(self, steps: int) -> None:
         self._start()
@@ -117,7 +126,7 @@ class World:
         """
         self.settings = replace(self.settings, parallel=2, max_queue=512)
         self._start()
-        for ask in [*each_kind("one"), *each_kind("two")]:
+        for ask in [*each_kind("one"), *each_kind("two"), *each_kind(TUNED)]:
             self._send(self._client("POST", ask.path, ask.body), ask)
             SCHEDULER.run_until(self._are_over, _PATIENCE, "a request")
         for number in range(8):
@@ -166,8 +175,13 @@ class World:
 
     def _step(self) -> None:
         ask, change, cut, fault = (10, 50, 5, 35) if self.is_about_store else (55, 10, 10, 18)
+        if self.is_about_states:
+            ask, change = 40, 45
+        if self.is_crowded:
+            ask, change, cut = 60, 2, 20
         wait = max(0, 100 - ask - change - cut - fault)
-        actions = (self._ask, self._change_store, self._cut, self._fault, lambda: None)
+        change_something = self._use_slot if self.is_about_states else self._change_store
+        actions = (self._ask, change_something, self._cut, self._fault, lambda: None)
         self.random.choices(actions, (ask, change, cut, fault, wait))[0]()
         for _ in range(self.random.choice((1, 20, 100, 400))):
             if not SCHEDULER.can_run:
@@ -189,6 +203,21 @@ class World:
         return Client(method, path, body, Random(self.random.random()))
 
     def _ask(self) -> None:
+        for _ in range(self.random.choice((2, 3, 5)) if self.is_crowded else 1):
+            if self.random.random() < 0.1:
+                self._ask_without_end()
+            else:
+                self._ask_once()
+
+    def _ask_without_end(self) -> None:
+        """Ask for an answer that only the end of its client ends."""
+        options = {"num_predict": -1, "temperature": 0, "repeat_penalty": 1.5}
+        body = {"model": self.models[0], "prompt": "the llama", "raw": True, "options": options}
+        client = self._client("POST", "/api/generate", body)
+        client.leave_after(self.random.choice((1, 2, 5)))
+        self._send(client)
+
+    def _ask_once(self) -> None:
         ask = random_ask(self.random, [*self.models, *sorted(self.pulled)], self.settings.parallel or 1)
         client = self._client("POST", ask.path, ask.body)
         if ask.model in PULLED:
@@ -196,9 +225,9 @@ class World:
         self._send(client, ask)
 
     def _change_store(self) -> None:
-        """Copy, pull or delete a model, upload a blob, or look at the store."""
+        """Copy, pull or delete a model, upload a blob, keep or restore a slot, or look at the store."""
         copies = list(self.copies)
-        match self.random.randrange(8):
+        match self.random.randrange(10):
             case 0 | 1:
                 name = f"copy{len(self.named)}"
                 self.named.add(name)
@@ -222,9 +251,22 @@ class World:
                 client = self._client("DELETE", "/api/delete", {"model": name})
                 client.refusals.add(404)
                 self._send(client, deletes=name)
+            case 7 | 8:
+                self._use_slot()
             case _:
                 path = self.random.choice(("/api/tags", "/api/ps", "/metrics", "/slots?model=one"))
                 self._send(self._client("GET", path, None))
+
+    def _use_slot(self) -> None:
+        """Save the state of a slot, restore it, or erase it. There may be none, or no such file."""
+        if self.is_about_states:
+            SCHEDULER.run_until(self._are_over, _PATIENCE, "a request")
+        action = self.random.choice(("save", "save", "restore", "restore", "erase"))
+        body = {"model": self.random.choice(self.models), "filename": self.random.choice(("a", "a", "b"))}
+        path = f"/slots/{self.random.choice((0, 0, 0, 1))}?action={action}"
+        client = self._client("POST", path, body)
+        client.refusals |= {400, 404, 501}
+        self._send(client)
 
     def _pull(self, name: str) -> None:
         """Pull a model. It is there afterwards, unless it was deleted meanwhile or a delete is under way."""

@@ -165,8 +165,10 @@ class ModelPool:
             self._start_timer(loaded)
 
     def _start_timer(self, loaded: LoadedModel) -> None:
-        """Unload a model without users after its `keep_alive`."""
+        """Unload a model without users after its `keep_alive`; `close` unloads all others."""
         loaded.idle.set()
+        if self._is_closed:
+            return
         if loaded.keep_alive < math.inf and not loaded.is_leaving:
             loop = asyncio.get_running_loop()
             loaded.timer = loop.call_later(loaded.keep_alive, lambda: self._start(self._unload(loaded)))
