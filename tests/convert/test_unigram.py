@@ -57,12 +57,18 @@ def converted(folder: Path, size: int = SIZE) -> dict[str, Any]:
     return tokenizer_metadata(folder, Config(folder / "config.json", config), {})
 
 
-def test_a_token_that_is_no_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ([1.5, 0.0], r"token 7 is 1.5, which is no text"),
+        (["a", 1e39], r"token 7 has the score 1e\+39, which is no float32"),
+    ],
+)
+def test_a_token_that_cannot_be_stored(entry: list[Any], reason: str, tmp_path: Path) -> None:
     values = published()
-    values["model"].pop("byte_fallback", None)
-    values["model"]["vocab"][7][0] = 1.5
+    values["model"]["vocab"][7] = entry
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
-    with pytest.raises(TokenizerError, match=r"tokenizer.json: token 7 is 1.5, which is no text"):
+    with pytest.raises(TokenizerError, match=f"tokenizer.json: {reason}"):
         converted(tmp_path)
 
 

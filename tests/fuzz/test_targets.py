@@ -20,10 +20,6 @@ from fuzz.target import CORPUS, Finding, Target, outcome
 from fuzz.targets import NAMES, target_of
 from tests.tiers import long_unless
 
-# Warnings are no findings: numbers may overflow to infinity, and a form that breaks off leaves its file to be
-# collected as garbage.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::ResourceWarning")
-
 _ROOT = Path(__file__).parents[2]
 # Changes of each corpus in the default tests; targets that load models take as long as hundreds of others.
 _FEW = 60

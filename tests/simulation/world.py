@@ -243,7 +243,8 @@ class World:
                 done = partial(self.blobs.add, digest)
                 self._send(self._client("POST", f"/api/blobs/{digest}", data), None, done)
             case 4 | 5:
-                self._pull(self.random.choice(PULLED))
+                for _ in range(self.random.choice((1, 1, 2))):
+                    self._pull(self.random.choice(PULLED))
             case 6:
                 name = self.random.choice(PULLED)
                 self.pulled.discard(name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chaski.convert.metadata import Metadata
 from chaski.convert.tokenizer.files import AddedToken
@@ -76,8 +77,17 @@ class TokenList:
             f"{PREFIX}token_type": np.array(self.types, np.int32),
         }
         if scores:
-            entries[f"{PREFIX}scores"] = np.array(self.scores, np.float32)
+            entries[f"{PREFIX}scores"] = self._stored_scores()
         return entries
+
+    def _stored_scores(self) -> NDArray[np.float32]:
+        scores = np.array(self.scores)
+        wrong = np.flatnonzero(~(np.abs(scores) <= np.finfo(np.float32).max))
+        if wrong.size:
+            raise TokenizerError(
+                f"{self._path}: token {wrong[0]} has the score {scores[wrong[0]]}, which is no float32"
+            )
+        return scores.astype(np.float32)
 
 
 def require_text(path: Path, name: str, value: Any) -> None:

@@ -133,10 +133,10 @@ async def _receive(services: Services, request: Request, ignored: Ignored) -> di
             request.headers, pieces, max_files=1, max_fields=8, max_part_size=_FORM_BYTES
         )
         try:
-            form = await parser.parse()
-        except (MultiPartException, KeyError) as error:
-            raise OptionError(f"the form cannot be read: {error}") from None
-        try:
+            try:
+                form = await parser.parse()
+            except (MultiPartException, KeyError) as error:
+                raise OptionError(f"the form cannot be read: {error}") from None
             sent, purpose = form.get("file"), form.get("purpose")
             for name in sorted(form.keys() - {"file", "purpose"}):
                 ignored.add("field", name)
@@ -148,7 +148,9 @@ async def _receive(services: Services, request: Request, ignored: Ignored) -> di
             name = (sent.filename or "file.jsonl")[:255]
             return await services.files.run(_keep, services, owner, sent, name)
         finally:
-            await form.close()
+            # Not `form.close()`: a form that breaks off does not contain its file.
+            for file in parser._files_to_close_on_error:
+                file.close()
 
 
 def _keep(services: Services, owner: str, sent: UploadFile, name: str) -> dict[str, Any]:
