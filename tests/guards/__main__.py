@@ -35,9 +35,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "texts", nargs="*", help="parts of descriptions or commits; all by default"
-    )
+    parser.add_argument("texts", nargs="*", help="parts of descriptions or commits; all by default")
     parser.add_argument("--seconds", type=int, default=60, help="of processor time for each guard")
     parser.add_argument("--seeds", type=int, default=0, help="the first seed of the simulation")
     parsed = parser.parse_args()

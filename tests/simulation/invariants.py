@@ -15,8 +15,8 @@ __all__ = ["check_engine", "check_idle_engine", "check_idle_server", "check_stor
 
 
 def check_engine(engine: Engine) -> None:
-    """Check cells and slots, unless a thread is just changing them."""
-    if engine._exclusive._owner is None:
+    """Check cells and slots, unless a thread is just changing them or a prefix is being restored."""
+    if engine._exclusive._owner is None and not engine._sequences.restoring:
         assert_whole(engine)
 
 

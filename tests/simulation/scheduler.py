@@ -20,6 +20,7 @@ from greenlet import greenlet
 __all__ = ["SCHEDULER", "Killed", "Process", "Scheduler", "StuckError", "Thread"]
 
 _TURN_SECONDS = 2e-5
+_MOST_TURNS = 300_000
 _EPOCH = 1.8e9
 
 
@@ -213,11 +214,16 @@ class Scheduler:
         self._switch_to(thread)
 
     def run_until(self, is_true: Callable[[], bool], seconds: float, what: str) -> None:
-        """Run threads until a condition is true. Raises StuckError after that many simulated seconds."""
-        end = self.now + seconds
+        """Run threads until a condition is true.
+
+        Raises StuckError after that many simulated seconds, and after many turns, if threads wait busily.
+        """
+        end, last = self.now + seconds, self.num_turns + _MOST_TURNS
         while not is_true():
             if self.now > end:
                 raise StuckError(f"{what} takes more than {seconds:.0f} s: {self._listed()}")
+            if self.num_turns > last:
+                raise StuckError(f"{what} takes more than {_MOST_TURNS} turns: {self._listed()}")
             self.turn()
 
     def run_for(self, seconds: float) -> None:
