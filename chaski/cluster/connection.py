@@ -49,6 +49,9 @@ _SILENCE = 90.0
 _STARTING = 300.0
 # Seconds after which its report about replicas is considered outdated.
 _FRESH = 10.0
+# Seconds without replicas or nodes after which the head counts as lost. While no model is in use, nodes are
+# reported every 5 s.
+_SILENT_HEAD = 15.0
 # Seconds between two attempts to connect again.
 _PAUSE = 3.0
 _LEAVING = 20.0
@@ -113,7 +116,7 @@ class Cluster:
         self._did: dict[tuple[str, str], str | None] = {}
         self._applications: list[RunningApplication] = []
         self._members: dict[str, list[Member] | None] = {}
-        self._heard_at = monotonic()
+        self._heard_at = self._looked_at = monotonic()
         self._nodes: list[Node] = []
         self._is_connected = False
         self.key = new_key()
@@ -136,8 +139,8 @@ class Cluster:
 
     def problem(self) -> str | None:
         """Return why no model can be loaded now, or None. Replicas that run may still answer."""
-        silent = monotonic() - self._heard_at
-        if not self._is_connected or silent >= _FRESH:
+        silent = monotonic() - min(self._heard_at, self._looked_at)
+        if not self._is_connected or silent >= _SILENT_HEAD:
             return f"the cluster's head has not been reached for {silent:.0f} s"
         if not any(node.cpus and not node.is_drained for node in self._nodes):
             return "no node of the cluster has cores for models"
@@ -320,6 +323,7 @@ class Cluster:
             if "key" in said:
                 self.key = bytes.fromhex(said["key"])
             if "nodes" in said:
+                self._looked_at = monotonic()
                 self._nodes = [convert(node, Node) for node in said["nodes"]]
             if "applications" in said:
                 self._applications = convert(said["applications"], list[RunningApplication])

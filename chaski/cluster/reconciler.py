@@ -171,8 +171,8 @@ class Reconciler:
             wishes = list(self._wishes.values())
         return not self._running and all(wish.idle_for is not None for wish in wishes)
 
-    def members(self) -> tuple[int, dict[str, list[dict[str, Any]] | None]]:
-        """Renew the server's lease; return the replicas of all its models, or None if they are unknown.
+    def members(self) -> tuple[int, dict[str, list[dict[str, Any]]] | None]:
+        """Renew the server's lease; return the replicas of all its models, or None if they are unknown now.
 
         A model that has no place is described as a replica with that problem. The first result is the serial
         of what the server wants, by which it recognizes older replies.
@@ -182,7 +182,7 @@ class Reconciler:
         claims = [Claim(name, wish.options.label, self._parts(wish)) for name, wish in wishes.items()]
         self._listed = listed = self._directory.renew(self._server, claims)
         if listed is None:
-            return serial, dict.fromkeys(wishes)
+            return serial, None
         return serial, {
             name: [to_builtins(each) for each in (*listed.members.get(name, ()), *_unplaced(name, wish))]
             for name, wish in wishes.items()
