@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import Any
 
 import ray
@@ -25,8 +27,9 @@ __all__ = ["Deployments"]
 
 _log = logging.getLogger(__name__)
 
-# Seconds between two rounds of the loop, which also starts at once if the server wants something else.
-_ROUND = 1.0
+# Seconds between two rounds of the loop, and between those while no model is in use. It starts at once if
+# the server wants something else.
+_ROUND, _CALM_ROUND = 1.0, 5.0
 
 
 class Deployments:
@@ -43,9 +46,11 @@ class Deployments:
         self._gpus = GPUMemory()
         where: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False, **where)
-        serve.start(proxy_location="Disabled")
+        with ThreadPoolExecutor(1) as starting:  # each starts a process, which takes a second or more
+            directory = starting.submit(Directory, key)
+            serve.start(proxy_location="Disabled")
+            self._directory = directory.result()
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        self._directory = Directory(key)
         self.key = self._directory.key
         # Replicas on one machine share weights. If each reserved memory for them, fewer would fit.
         self.reconciler = Reconciler(self._directory, applications, server, address != "local", tell)
@@ -77,9 +82,13 @@ class Deployments:
 
     def follow(self) -> None:
         """Reconcile forever. Runs in a dedicated thread."""
+        looked_at = 0.0
         while True:
-            self._is_due.wait(_ROUND)
+            is_due = self._is_due.wait(_ROUND)
             self._is_due.clear()
+            if not is_due and self.reconciler.is_calm and monotonic() - looked_at < _CALM_ROUND:
+                continue
+            looked_at = monotonic()
             try:
                 nodes = self.nodes()
                 self._tell({"nodes": nodes})

@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 import threading
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from chaski.errors import ChaskiError, class_name, optional_package
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-_ROUND = 0.5
+# Seconds between two reports about replicas, and between those while no model is in use.
+_ROUND, _CALM_ROUND = 0.5, 2.0
+# What a cluster of one machine leaves out of Ray: metrics that no server reads, and most rounds of Serve.
+_LOCAL = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_event_stats": "0",
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+}
 
 
 class _Teller:
@@ -51,6 +60,9 @@ def main() -> None:
     lines, tell = end.makefile("r"), _Teller(end)
     begin = json.loads(lines.readline())
     logging.getLogger("chaski").setLevel(begin["log_level"])
+    if begin["address"] == "local":
+        for name, value in _LOCAL.items():
+            os.environ.setdefault(name, value)
     try:
         with optional_package("ray[serve]", "cluster", "a cluster"):
             from chaski.cluster.deployment import Deployments
@@ -91,10 +103,15 @@ def _do(deployments: Deployments, what: str, name: str, tell: _Teller) -> None:
 
 
 def _tell_members(deployments: Deployments, tell: _Teller) -> None:
-    pause = threading.Event()
-    while not pause.wait(_ROUND):
+    told_at = 0.0
+    while True:
+        sleep(_ROUND)
+        if deployments.reconciler.is_calm and monotonic() - told_at < _CALM_ROUND:
+            continue
+        told_at = monotonic()
         serial, members = deployments.reconciler.members()
-        tell({"members": members, "serial": serial})
+        if members is not None:
+            tell({"members": members, "serial": serial})
 
 
 if __name__ == "__main__":

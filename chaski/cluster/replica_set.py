@@ -29,8 +29,8 @@ __all__ = ["Replacement", "ReplicaSet"]
 _log = logging.getLogger(__name__)
 
 _ROUND = 0.5
-# Rounds between two queries of a replica's blocks.
-_BLOCK_ROUNDS = 4
+# Rounds between two questions whether a replica lives, and between two queries of its blocks.
+_SIGN_ROUNDS, _BLOCK_ROUNDS = 2, 4
 # Seconds for which a loading replica is missing in the directory before it counts as dead. A directory that
 # was restarted is empty for a second.
 _MISSING = 4.0
@@ -251,8 +251,9 @@ class ReplicaSet:
         while not self._is_closed.is_set():
             try:
                 self._meet()
-                for peer in self.peers():
-                    peer.check(self._patience)
+                if number % _SIGN_ROUNDS == 0:
+                    for peer in self.peers():
+                        peer.check(self._patience)
                 if number % _BLOCK_ROUNDS == 0:
                     self._ask_for_blocks()
                 self._scale()
