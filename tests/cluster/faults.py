@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +21,8 @@ _OFTEN = {"worker": 4.0, "load": 3.0, "replica": 2.0, "hung worker": 2.0, "hung 
 _SELDOM = {"ray process": 0.3, "controller": 0.3, "directory": 0.3}
 _OF_NODES = {"raylet": 0.7, "head": 0.2, "cut link": 1.0, "slow link": 1.0, "lossy link": 1.0}
 _OF_SHARDS = {"shard": 4.0}
+# The chance of a fault while a model has no replica that answers.
+_WHILE_NONE = 0.1
 
 
 class Faults:
@@ -28,7 +30,8 @@ class Faults:
 
     mark       of the processes of the cluster and of the server, see `marked_processes`
     every      seconds between two faults, on average
-    answering  returns the processes of replicas that answer
+    answering  returns for each model the processes of its replicas that answer. While a model has none, only
+               replicas that load are killed, and seldom: on a slow machine nothing would ever be loaded
     has_shards whether several nodes compute each replica
     """
 
@@ -36,7 +39,7 @@ class Faults:
         self,
         nodes: Nodes | None,
         marks: Collection[str],
-        answering: Callable[[], Collection[int]],
+        answering: Callable[[], Collection[Collection[int]]],
         every: float,
         seed: int,
         has_shards: bool,
@@ -61,15 +64,21 @@ class Faults:
         lasting: list[threading.Thread] = []
         while not self._is_over.wait(self._chance.expovariate(1 / self._every)):
             lasting = [each for each in lasting if each.is_alive()]
+            kinds = self._kinds
+            if not all(self._answering()):
+                if self._chance.random() > _WHILE_NONE:
+                    continue
+                kinds = {"load": 1.0}
+            chosen = self._chance.choices(list(kinds), list(kinds.values()), k=9)
             chance = random.Random(self._chance.random())
-            lasting.append(threading.Thread(target=self._act_once, args=(chance,)))
+            lasting.append(threading.Thread(target=self._act_once, args=(chosen, chance)))
             lasting[-1].start()
         for each in lasting:
             each.join()
 
-    def _act_once(self, chance: random.Random) -> None:
-        """Make a fault of a kind for which there is something to kill."""
-        for kind in chance.choices(list(self._kinds), list(self._kinds.values()), k=9):
+    def _act_once(self, kinds: Sequence[str], chance: random.Random) -> None:
+        """Make a fault of the first kind for which there is something to kill."""
+        for kind in kinds:
             with suppress(ProcessLookupError, FileNotFoundError):
                 if self._act(kind, chance):
                     self.counts[kind] += 1
@@ -103,7 +112,8 @@ class Faults:
         match kind:
             case "load":
                 # A replica that loads, or its worker; also a worker that is loaded again.
-                loading = [pid for pid in replicas if pid not in self._answering()]
+                answering = {pid for each in self._answering() for pid in each}
+                loading = [pid for pid in replicas if pid not in answering]
                 return loading + [child for pid in loading for child in children(pid)]
             case "replica" | "hung replica":
                 return replicas

@@ -136,14 +136,14 @@ def server(store: Path, mark: str, *options: str) -> Iterator[str]:
             process.send_signal(signal.SIGINT)
 
 
-def answering(host: str) -> list[int]:
-    """Return the processes of replicas that answer."""
+def answering(host: str) -> list[list[int]]:
+    """Return for each loaded model the processes of its replicas that answer."""
     connection = http.client.HTTPConnection(host, timeout=30)
     with suppress(OSError, http.client.HTTPException, ValueError):
         connection.request("GET", "/api/ps")
         shown = json.load(connection.getresponse())["models"]
-        return [replica["pid"] for model in shown for replica in model.get("replicas", ())]
-    return []
+        return [[replica["pid"] for replica in model.get("replicas", ())] for model in shown]
+    return [[]]
 
 
 class Streams:

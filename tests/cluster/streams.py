@@ -51,7 +51,7 @@ class RefusedError(Exception):
 
 
 def ask(host: str, path: str, model: str, prompt: str, heard: Callable[[], None] = lambda: None) -> Stream:
-    """Return the stream of an answer. `heard` is called for each piece.
+    """Return the stream of an answer. `heard` is called for each piece of text.
 
     Raises RefusedError, and OSError or HTTPException for a stream that is cut off.
     """
@@ -67,12 +67,12 @@ def ask(host: str, path: str, model: str, prompt: str, heard: Callable[[], None]
         for line in reply:
             now = time.monotonic()
             pause, last = max(pause, now - last), now
-            heard()
             line = line.removeprefix(b"data:").strip()
             if line.startswith(b"{"):
                 for key, value in _leaves(json.loads(line)):
                     if key in _TEXTS and isinstance(value, str):
                         texts.append(value)
+                        heard()
                     elif key in _ENDS and value is not None:
                         ends.append((key, str(value)))
         return Stream("".join(texts), tuple(ends), pause)
