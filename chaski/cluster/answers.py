@@ -30,10 +30,11 @@ _log = logging.getLogger(__name__)
 # A request may crash replicas. When a replica dies, the suspicion is shared equally among its requests. A
 # request fails if its suspicion exceeds this value without a new token of its answer.
 _MOST_SUSPICION = 3.0
-# Maximum seconds that a request waits while no replica exists and none makes progress in loading.
-_LONGEST_WAIT = 120.0
+# Maximum seconds that a request waits while no replica exists and none makes progress in loading. The second
+# limit is for requests whose clients have a part of the answer.
+_LONGEST_WAIT, _LONGEST_PAUSE = 120.0, 600.0
 # A request waits for replicas until this many in a row have died while they loaded the model. If its client
-# has a part of the answer, it waits at least for the time above.
+# has a part of the answer, it waits at least for the longer time above.
 _MOST_FAILED_LOADS = 5
 # Only prompts with more computed tokens are used to measure a replica's speed.
 _TELLING = 200
@@ -79,13 +80,14 @@ class _Routed(Generic[C]):
         An answer that has begun is not ended by what may pass, such as full nodes.
         """
         now, problem = monotonic(), self._replicas.problem
-        can_end = not self._has_begun or now - self._waits_since > _LONGEST_WAIT
+        limit = _LONGEST_PAUSE if self._has_begun else _LONGEST_WAIT
+        can_end = not self._has_begun or now - self._waits_since > limit
         if self._replicas.is_closed:
             self._end(closed())
         elif problem is not None and can_end:
             self._end(type(problem)(str(problem)))
-        elif now - max(self._waits_since, self._replicas.moved_at) > _LONGEST_WAIT:
-            self._end(self._none(f"no machine has been able to answer for {_LONGEST_WAIT:.0f} s"))
+        elif now - max(self._waits_since, self._replicas.moved_at) > limit:
+            self._end(self._none(f"no machine has been able to answer for {limit:.0f} s"))
         elif self._replicas.failed_loads - self._failed_loads >= _MOST_FAILED_LOADS and can_end:
             self._end(self._none(f"loading the model has failed {_MOST_FAILED_LOADS} times in a row"))
         else:

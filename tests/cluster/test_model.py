@@ -313,7 +313,10 @@ def test_full_nodes_end_no_answer_that_has_begun(monkeypatch: pytest.MonkeyPatch
     assert [str(reply) for reply in replies] == ["no free cores"]
     assert len(nowhere.waiting) == 2
     monkeypatch.setattr("chaski.cluster.answers._LONGEST_WAIT", -1.0)
-    nowhere.problem = None
+    nowhere.problem, nowhere.failed_loads = None, 0
+    begun.begin()
+    assert len(nowhere.waiting) == 3
+    monkeypatch.setattr("chaski.cluster.answers._LONGEST_PAUSE", -1.0)
     begun.begin()
     assert isinstance(replies[1], NoReplicaError)
 
