@@ -60,7 +60,6 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--models", type=int, default=len(MODELS))
     parser.add_argument("--nodes", type=int, default=4, help="nodes in network namespaces; 0 for none")
-    parser.add_argument("--redis", action="store_true", help="the head keeps its state in Redis")
     parser.add_argument("--replicas", default="2")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--split", default="layers")
@@ -81,7 +80,7 @@ def main() -> None:
             expected = {request: ask(plain, *request) for request in requests}
         nodes, marks = None, [secrets.token_hex(8)]
         if arguments.nodes:
-            nodes = Nodes(arguments.nodes, redis=arguments.redis)
+            nodes = Nodes(arguments.nodes)
             stack.callback(nodes.close)
             marks.append(nodes.mark)
         options = ["--cluster", nodes.address if nodes else "local", "--replicas", arguments.replicas]

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,17 +24,14 @@ __all__ = ["MARK", "NEEDS_RAY", "Nodes", "marked_processes"]
 # To import Ray takes seconds, which a run without these tests need not wait for.
 NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
-_NETWORK, _PORT, _REDIS, _BRIDGE = "10.77.0", 6390, 6391, "chaski-br"
+_NETWORK, _PORT, _BRIDGE = "10.77.0", 6390, "chaski-br"
 MARK = "CHASKI_TEST_CLUSTER"
 
 
 class Nodes:
-    """A head and several nodes with one core each, until `close`. A start may take `patience` seconds.
+    """A head and several nodes with one core each, until `close`. A start may take `patience` seconds."""
 
-    redis  whether the head keeps its state in Redis, and thus has it again when it is started again
-    """
-
-    def __init__(self, number: int, patience: float = 60.0, redis: bool = False) -> None:
+    def __init__(self, number: int, patience: float = 60.0) -> None:
         self.address = f"{_NETWORK}.1:{_PORT}"
         self.number = number
         self._patience = patience
@@ -50,11 +46,6 @@ class Nodes:
         _ip("link", "set", _BRIDGE, "up")
         for node in range(number):
             self._add_namespace(node)
-        self._of_head: dict[str, str] = {}
-        self._redis: subprocess.Popen[bytes] | None = None
-        if redis:
-            self._redis = self._start_redis()
-            self._of_head["RAY_REDIS_ADDRESS"] = f"{_NETWORK}.1:{_REDIS}"
         self._start_head()
         for node in range(number):
             self._start(node)
@@ -102,9 +93,6 @@ class Nodes:
         self._is_over.set()
         self._thread.join()
         self._kill(*(pid for pid, _ in self._processes()))
-        if self._redis is not None:
-            self._redis.kill()
-            self._redis.wait()
         for node in range(self.number):
             # The link ends with its namespace, but only later.
             _ip("link", "del", f"chaski-v{node}")
@@ -136,32 +124,20 @@ class Nodes:
         self._kill(*self._of_heads())
         self._starts += 1
         where = ["--node-ip-address", f"{_NETWORK}.1", "--port", str(_PORT)]
-        # A head that knows the nodes uses their folder again.
-        where += ["--temp-dir", f"{self._folder}/{1 if self._of_head else self._starts}"]
-        self._ray(
-            "--head", *where, "--num-cpus", "0", "--include-dashboard", "false", environment=self._of_head
-        )
-
-    def _start_redis(self) -> subprocess.Popen[bytes]:
-        where = ["--bind", f"{_NETWORK}.1", "--port", str(_REDIS), "--protected-mode", "no"]
-        return subprocess.Popen(["redis-server", *where, "--save", ""], stdout=subprocess.DEVNULL)
+        where += ["--temp-dir", f"{self._folder}/{self._starts}"]
+        self._ray("--head", *where, "--num-cpus", "0", "--include-dashboard", "false")
 
     def _start(self, node: int) -> None:
         options = ["--address", self.address, "--node-ip-address", _address(node), "--num-cpus", "1"]
         self._ray(*options, before=["ip", "netns", "exec", _name(node)])
 
-    def _ray(
-        self,
-        *options: str,
-        before: list[str] | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def _ray(self, *options: str, before: list[str] | None = None) -> None:
         ray = str(Path(sys.executable).with_name("ray"))
         common = ["--object-store-memory", "80000000", "--disable-usage-stats"]
         try:
             done = subprocess.run(
                 [*(before or []), ray, "start", *options, *common],
-                env=os.environ | {MARK: self.mark, "RAY_AUTH_MODE": "token"} | dict(environment or {}),
+                env=os.environ | {MARK: self.mark, "RAY_AUTH_MODE": "token"},
                 cwd="/",
                 capture_output=True,
                 text=True,
