@@ -142,8 +142,8 @@ class Server:
 
     def problem(self, made: ReplicaOptions) -> Any:
         _, members = self.loop.members()
+        assert members is not None
         found = members[made.model]
-        assert found is not None
         return next((each["problem"] for each in found if each["problem"]), None)
 
 
