@@ -36,8 +36,6 @@ _log = logging.getLogger(__name__)
 
 # Seconds between two registrations while the model is loaded, and between two questions about its worker.
 _HEARTBEAT, _LOADED_HEARTBEAT = 1.0, 3.0
-# Seconds within which Ray reports an ended shard. Its connections may break earlier.
-_NOTICED = 5.0
 
 
 class Replica:
@@ -72,8 +70,9 @@ class Replica:
                 self._group = ShardGroup(options, shards, self._directory.key, self._end_at_once)
             self._worker = WatchedWorker(self._open_worker, self._note_share, lost=self._end_at_once)
         except ChaskiError as error:
-            # Only an error of the model or its options is a verdict about them.
-            if isinstance(error, WorkerError) or self._has_lost_a_shard(error):
+            # Only an error of the model or its options is a verdict. A shard that ended or cannot be
+            # reached is a loss.
+            if isinstance(error, WorkerError | ClusterError):
                 self._end_at_once(str(error))
             self._change(problem=(class_name(error), str(error)))
             raise
@@ -123,11 +122,6 @@ class Replica:
         together = {} if self._group is None else {"backend": "sharded"}
         options = {**self._options.options, **places, **together}
         return Worker(path, progress=progress, **options)
-
-    def _has_lost_a_shard(self, error: ChaskiError) -> bool:
-        """Return whether loading failed because a shard ended, rather than because of the model."""
-        group = self._group
-        return isinstance(error, ClusterError) and group is not None and group.has_ended(_NOTICED)
 
     def _end_at_once(self, reason: str) -> None:
         """End the process like a crash, so that Ray Serve places another group.

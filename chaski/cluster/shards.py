@@ -79,7 +79,6 @@ class ShardGroup:
     def __init__(self, options: ReplicaOptions, number: int, key: bytes, lost: Callable[[str], None]) -> None:
         self._lost = lost
         self._is_closed = False
-        self._has_ended = threading.Event()
         self._names = ExitStack()
         self._actors = [_start(index, options, key) for index in range(number)]
         try:
@@ -95,10 +94,6 @@ class ShardGroup:
     def processes(self) -> tuple[tuple[str, int], ...]:
         """The node and the process of each shard."""
         return tuple((place.node, place.pid) for place in self._places)
-
-    def has_ended(self, seconds: float) -> bool:
-        """Return whether a shard has ended, waiting up to `seconds`."""
-        return self._has_ended.wait(seconds)
 
     def close(self) -> None:
         """End all shards."""
@@ -117,7 +112,6 @@ class ShardGroup:
             actor.stay.remote(): place for actor, place in zip(self._actors, self._places, strict=True)
         }
         (ended, *_), _ = ray.wait(list(waiting), num_returns=1)
-        self._has_ended.set()
         if not self._is_closed:
             place = waiting[ended]
             self._lost(f"shard {place.pid} of node {place.node} has ended")
