@@ -204,7 +204,8 @@ class DeviceMemory(Struct, frozen=True):
 
     `shared`: bytes of the weights that other processes had already loaded, so that they took no memory.
     `in_files`: bytes of further weights that do not fit in memory; every batch reads them from their files.
-    `fillable`: those of them that `load` takes into memory as far as it has room beside everything else.
+    `fillable`: those of them that `load` takes into memory as far as it has room beside everything else, and
+    beside `spare` bytes.
     """
 
     device: str
@@ -216,6 +217,7 @@ class DeviceMemory(Struct, frozen=True):
     adapters: int = 0
     is_gpu: bool = False
     fillable: int = 0
+    spare: int = 0
 
     @property
     def total(self) -> int:
@@ -320,6 +322,7 @@ class Memory(Struct, frozen=True):
                     a.adapters + b.adapters,
                     a.is_gpu or b.is_gpu,
                     a.fillable + b.fillable,
+                    max(a.spare, b.spare),
                 )
                 for a, b in pairs
             ),

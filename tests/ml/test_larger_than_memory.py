@@ -140,7 +140,7 @@ def test_passes_that_leave_matrices_out(threads: int, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("small_machine")
 def test_show_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaski.runner.loading.reservation.spare_memory", lambda: 1 << 60)
+    monkeypatch.setattr("chaski.ml.cpu.partly_loaded.spare_memory", lambda: 1 << 60)
     output = CliRunner().invoke(chaski_command, ["show", str(GUIDE), "--memory"]).output
     row = next(line for line in output.splitlines() if "too large, read from the file" in line)
     assert row.endswith("MB")

@@ -41,6 +41,7 @@ from chaski.ml.machine import (
     cpu_name,
     memory_nodes,
     physical_cores,
+    spare_memory,
     total_memory,
 )
 
@@ -258,6 +259,7 @@ class CPUBackend:
             self._shared_bytes,
             read + others,
             fillable=read + (others if self._options[1].expert_memory is None else 0),
+            spare=spare_memory() if self._partly is None else self._partly.spare,
         )
         return Memory((memory,), () if self._experts is None else self._experts.layers())
 

@@ -79,6 +79,11 @@ class PartlyLoaded:
         """Bytes of the matrices that every batch reads from their files, and of tables."""
         return sum(self._sizes[self.count :])
 
+    @property
+    def spare(self) -> int:
+        """Bytes that matrices in memory leave free, those for the next matrices included."""
+        return _spare() + _AHEAD
+
     def begin(self, others: int) -> Sequence[StoredMatrix]:
         """Return the matrices to lay out in the memory that is free beside `others` more bytes.
 

@@ -13,10 +13,10 @@ from chaski.formats.gguf import GGUFFile
 from chaski.formats.quant import QuantType
 from chaski.kvcache import Cache, CacheSize, KindMemory, KVTypes, build_cache, cache_memory
 from chaski.ml import Backend
-from chaski.ml.backend import HOST, ByDevice, summed
+from chaski.ml.backend import HOST, ByDevice, DeviceMemory, summed
 from chaski.ml.graph import DType
 from chaski.ml.limits import addresses_left
-from chaski.ml.machine import available_memory, spare_memory
+from chaski.ml.machine import available_memory
 from chaski.model.attached import AttachedDraft
 from chaski.model.encoder import EncoderProgram, encoder_memory
 from chaski.model.multimodal import EncoderShape, LimitedByContext
@@ -70,14 +70,13 @@ class MemoryNeeds(Struct, frozen=True):
         """The devices that have too little memory for it."""
         return [device for device, num_bytes in self.total.items() if num_bytes > self.available[device]]
 
-    def filled(self, fillable: ByDevice, spare: int) -> MemoryNeeds:
-        """Return the needs when weights of files have filled the memory that is left, but for `spare` bytes.
-
-        fillable: the bytes of such weights on each device
-        """
+    def filled(self, devices: Sequence[DeviceMemory]) -> MemoryNeeds:
+        """Return the needs when weights of files have filled the memory of devices that is left."""
         total, weights, in_files = self.total, dict(self.weights), dict(self.in_files)
-        for device, most in fillable.items():
-            taken = min(most, max(0, self.available[device] - total.get(device, 0) - spare))
+        for each in devices:
+            device = each.device
+            left = self.available[device] - total.get(device, 0) - each.spare
+            taken = min(each.fillable, max(0, left))
             weights[device] += taken
             in_files[device] -= taken
         return replace(self, weights=weights, in_files=in_files)
@@ -187,7 +186,7 @@ class Reservation:
                 self.heads = _heads(draft, self.cache, backend, size)
             held = backend.memory().devices
             self.needs = replace(self.needs, plans={part.device: part.plans for part in held})
-            self.needs = self.needs.filled({part.device: part.fillable for part in held}, spare_memory())
+            self.needs = self.needs.filled(held)
 
 
 def _heads(draft: AttachedDraft, cache: Cache, backend: Backend, size: CacheSize) -> OwnHeads:
