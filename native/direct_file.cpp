@@ -32,7 +32,12 @@ int opened_again(int descriptor) {
 }  // namespace
 
 DirectFile::DirectFile(int descriptor) : descriptor_(opened_again(descriptor)), cached_(dup(descriptor)) {
-    if (descriptor_ < 0 || cached_ < 0) throw std::system_error(errno, std::generic_category());
+    if (descriptor_ < 0 || cached_ < 0) {
+        const int error = errno;
+        if (descriptor_ >= 0) close(descriptor_);
+        if (cached_ >= 0) close(cached_);
+        throw std::system_error(error, std::generic_category());
+    }
 #ifdef F_NOCACHE
     fcntl(descriptor_, F_NOCACHE, 1);
 #endif
