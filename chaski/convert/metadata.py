@@ -208,16 +208,17 @@ def llama3_rope_factors(config: Config) -> NDArray[np.float32] | None:
         return None
     factor, original = settings.get("factor", float), settings.get("original_max_position_embeddings", int)
     low, high = settings.get("low_freq_factor", float), settings.get("high_freq_factor", float)
-    if original < 1 or factor <= 0 or not 0 < low < high:
+    base = settings.get("rope_theta", float, 10000.0)
+    if original < 1 or not 0 < factor < 1e30 or base < 1e-30 or not 0 < low < high:
         raise ModelError(
             f"{config.path}: a rope of type llama3 has factor {factor}, low_freq_factor {low}, "
-            f"high_freq_factor {high} and original_max_position_embeddings {original}; they must be above 0, "
-            "and low_freq_factor below high_freq_factor"
+            f"high_freq_factor {high}, rope_theta {base} and original_max_position_embeddings {original}; "
+            "they must be above 0, the factor below 1e30, and low_freq_factor below high_freq_factor"
         )
     size = head_size(config)
     if size > _LARGEST_HEAD:
         raise ModelError(f"{config.path}: heads of {size} elements; no architecture has them so large")
-    waves = 2 * math.pi * settings.get("rope_theta", float, 10000.0) ** (np.arange(0, size, 2) / size)
+    waves = 2 * math.pi * base ** (np.arange(0, size, 2) / size)
     smooth = (original / waves - low) / (high - low)
     between = 1 / ((1 - smooth) / factor + smooth)
     chosen = np.where(waves < original / high, 1, np.where(waves > original / low, factor, between))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
@@ -12,8 +14,10 @@ from chaski.formats.gguf import GGUFFile
 from chaski.ml.graph import Rope
 from chaski.ml.nn.rope import Yarn, rope_frequencies, yarn_frequencies
 
-__all__ = ["NO_ROPE", "RopeConfig", "read_axes", "read_four_axes", "read_rope"]
+__all__ = ["NO_ROPE", "RopeConfig", "read_axes", "read_base", "read_four_axes", "read_rope"]
 
+
+_LEAST_BASE = 1e-30
 
 NO_ROPE = Rope(np.zeros(0, np.float32))
 """The rope of layers that do not rotate keys, for `KVShape`."""
@@ -51,6 +55,14 @@ class RopeConfig(Struct, frozen=True):
         return self if self.yarn is None else replace(self, yarn=replace(self.yarn, truncate=False))
 
 
+def read_base(file: GGUFFile, key: str, default: float = 10000.0) -> float:
+    """Return the base of frequencies. Raises ModelError for one whose frequencies float32 cannot hold."""
+    base = file.get(key, float, default)
+    if not _LEAST_BASE <= base < math.inf:
+        raise ModelError(f"{file.path}: {key} is {base:g}; it must be finite and at least {_LEAST_BASE:g}")
+    return base
+
+
 def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
     """Read the keys as llama.cpp does: a factor without a type is linear scaling, 0 is none.
 
@@ -59,13 +71,13 @@ def read_rope(file: GGUFFile, head_size: int) -> RopeConfig:
     arch = file.architecture
     plain = RopeConfig(
         dims=file.get(f"{arch}.rope.dimension_count", int, 0) or head_size,
-        base=file.get(f"{arch}.rope.freq_base", float, 10000.0),
+        base=read_base(file, f"{arch}.rope.freq_base"),
         attn_factor=file.get(f"{arch}.rope.scaling.attn_factor", float, 1.0),
     )
-    if plain.dims % 2 or not 2 <= plain.dims <= head_size or not plain.base > 0:
+    if plain.dims % 2 or not 2 <= plain.dims <= head_size:
         raise ModelError(
-            f"{file.path}: {arch}.rope.dimension_count is {plain.dims} and the base {plain.base}; the count "
-            f"must be even, from 2 to the head size {head_size}, and the base positive"
+            f"{file.path}: {arch}.rope.dimension_count is {plain.dims}; it must be even, from 2 to the head "
+            f"size {head_size}"
         )
     kind = file.get(f"{arch}.rope.scaling.type", str, "") or "linear"
     has_factors = {f"rope_factors_{name}.weight" for name in ("short", "long")} <= file.tensors.keys()

@@ -41,6 +41,8 @@ FRACTIONS = (0.0, -1.0, 1e30, 1e-30, math.nan, math.inf)
         ({"llama__rope__dimension_count": 0}, "dimension_count is 0"),
         ({"llama__rope__dimension_count": 7}, "dimension_count is 7"),
         ({"llama__rope__freq_base": math.nan}, "freq_base is nan; it must be a finite number"),
+        ({"llama__rope__freq_base": -2.0}, "freq_base is -2; it must be finite and at least 1e-30"),
+        ({"llama__rope__freq_base": 1e-38}, "freq_base is 1e-38; it must be finite"),
         ({"llama__attention__layer_norm_rms_epsilon": math.inf}, "epsilon is inf"),
         ({"tokenizer__ggml__eos_token_id": 10**9}, "eos_token_id is 1000000000"),
     ],

@@ -19,6 +19,7 @@ from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
 from chaski.model.projectors import read_vision
+from chaski.model.rope import read_base
 
 ARCHITECTURE = Architecture(
     "gemma3n",
@@ -206,7 +207,7 @@ class Model(Decoder):
             for index, (is_near, multiplier) in enumerate(zip(near, _multipliers(file, layers), strict=True))
         ]
         self._softcap = file.get("gemma3n.final_logit_softcapping", float, _SOFTCAP)
-        local = config.rope.unscaled(file.get("gemma3n.rope.freq_base_swa", float, 10000.0))
+        local = config.rope.unscaled(read_base(file, "gemma3n.rope.freq_base_swa"))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
         self.vision = read_vision(file, projector, config.hidden_size, _ENCODERS)
 

@@ -17,6 +17,7 @@ from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.dense import DenseLayers
 from chaski.model.input import Inputs
 from chaski.model.pooling import Pooling
+from chaski.model.rope import read_base
 
 ARCHITECTURE = Architecture(
     "modern-bert",
@@ -84,7 +85,7 @@ class Model(Module):
             self.cls = Classifier(config)
         # Half of the window lies before a token and half after it.
         self._reach = window // 2
-        local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
+        local = config.rope.unscaled(read_base(file, f"{arch}.rope.freq_base_swa"))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:

@@ -12,6 +12,7 @@ from chaski.ml.nn import DecoderLayer, FusedGLU, RMSNorm, output_rows
 from chaski.model.arch import qwen3
 from chaski.model.architecture import Architecture
 from chaski.model.config import DecoderConfig
+from chaski.model.rope import read_base
 from chaski.model.windowed import WindowedModel
 
 ARCHITECTURE = Architecture(
@@ -44,7 +45,7 @@ class Model(WindowedModel):
     period = 8
 
     def __init__(self, file: GGUFFile, projector: GGUFFile | None = None) -> None:
-        self._near_base = file.get(f"{file.architecture}.rope.freq_base_swa", float, 10000.0)
+        self._near_base = read_base(file, f"{file.architecture}.rope.freq_base_swa")
         super().__init__(file, projector)
 
     def layer(self, file: GGUFFile) -> Layer:

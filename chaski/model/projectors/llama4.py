@@ -22,6 +22,7 @@ from chaski.model.config import patches_a_side, read_normal
 from chaski.model.multimodal import EncoderShape, Image, Tile
 from chaski.model.projectors import vit
 from chaski.model.projectors.vit import square_inputs, squares_as_rows
+from chaski.model.rope import read_base
 from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 _COLORS = 3
@@ -70,7 +71,7 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
             patch_size=patch_size,
             side=side,
             square=square,
-            rope_base=file.get(f"{prefix}.rope.freq_base", float, 10000.0),
+            rope_base=read_base(file, f"{prefix}.rope.freq_base"),
             max_tiles=max_tiles,
             normal=read_normal(file, HALF),
             second_norm="attn_post_norm" if "v.blk.0.attn_post_norm.weight" in file.tensors else "ln2",

@@ -15,6 +15,7 @@ from chaski.model.arch.gemma3.vision import Vision
 from chaski.model.config import DecoderConfig, sliding_layers
 from chaski.model.decoder import Decoder
 from chaski.model.input import Inputs
+from chaski.model.rope import read_base
 
 _PERIOD = 6
 _LAYERS_OF_27B = 62
@@ -56,7 +57,7 @@ class TextModel(Decoder):
         ]
         self._softcap = file.get(f"{arch}.final_logit_softcapping", float, 0.0)
         # Layers with a window have a separate rope base and no rope scaling.
-        local = config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0))
+        local = config.rope.unscaled(read_base(file, f"{arch}.rope.freq_base_swa"))
         self._local, self._global = local.rope(neox=True), config.rope.rope(neox=True)
 
     def layer_kinds(self) -> Sequence[LayerKind]:

@@ -30,6 +30,7 @@ from chaski.model.experts import read_router
 from chaski.model.input import Inputs
 from chaski.model.multimodal import MultimodalProcessor
 from chaski.model.per_layer import PerLayerBlock, PerLayerInputs
+from chaski.model.rope import read_base
 
 _PERIOD = 6
 
@@ -154,7 +155,7 @@ def local_config(file: GGUFFile, config: DecoderConfig) -> DecoderConfig:
     arch = file.architecture
     size = file.get(f"{arch}.attention.key_length_swa", int, config.head_size)
     rope = replace(
-        config.rope.unscaled(file.get(f"{arch}.rope.freq_base_swa", float, 10000.0)),
+        config.rope.unscaled(read_base(file, f"{arch}.rope.freq_base_swa")),
         dims=file.get(f"{arch}.rope.dimension_count_swa", int, 0) or size,
     )
     values = file.get(f"{arch}.attention.value_length_swa", int, size)

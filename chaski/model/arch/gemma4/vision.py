@@ -21,6 +21,7 @@ from chaski.model.arch.gemma4.image import (
 )
 from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image
+from chaski.model.rope import read_base
 from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 
@@ -52,7 +53,7 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
             square=square,
             max_rows=max_rows,
             num_positions=num_positions(file, max_rows * square),
-            rope_base=file.get(f"{prefix}.rope.freq_base", float, 100.0),
+            rope_base=read_base(file, f"{prefix}.rope.freq_base", 100.0),
         )
 
 

@@ -18,6 +18,7 @@ from chaski.ml.nn.rope import rope_frequencies
 from chaski.model.arch.mistral3.image import read_patches
 from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image, Layout
+from chaski.model.rope import read_base
 from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 Activation = Callable[[Tensor, Tensor], Tensor]
@@ -55,7 +56,7 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
             patch_size=file.get(f"{vision}.patch_size", int),
             square=file.get(square, int),
             head_size=head_size,
-            rope_base=file.get(f"{vision}.rope.freq_base", float, 10000.0),
+            rope_base=read_base(file, f"{vision}.rope.freq_base"),
             neox=not is_projector,
             activation=_activation(file),
             normal=read_normal(file, CLIP),

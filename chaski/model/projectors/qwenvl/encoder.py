@@ -26,6 +26,7 @@ from chaski.ml.nn.rope import rope_frequencies
 from chaski.model.config import read_normal
 from chaski.model.multimodal import EncoderShape, Image, PatchHistory
 from chaski.model.projectors.qwenvl.image import Limits, Patches, cut_frames
+from chaski.model.rope import read_base
 from chaski.model.vision_sizes import VisionSizes, read_sizes
 
 __all__ = [
@@ -92,7 +93,7 @@ class VisionConfig(VisionSizes, frozen=True, kw_only=True):
             **sizes,
             patch_size=patch_size,
             square=square,
-            rope_base=file.get(f"{prefix}.rope.freq_base", float, 10000.0),
+            rope_base=read_base(file, f"{prefix}.rope.freq_base"),
             limits=Limits(
                 file.get(f"{prefix}.image_min_pixels", int, 0) or min_rows * pixels,
                 max(min(largest, _MOST_ROWS * pixels), pixels),
