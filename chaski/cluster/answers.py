@@ -71,7 +71,7 @@ class _Routed(Generic[C]):
 
     @property
     def _has_begun(self) -> bool:
-        """Whether the client has a part of the answer, so that an error would take it away."""
+        """True if the client has a part of the answer, which an error would take away."""
         return False
 
     def _wait(self) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import chaski
 from chaski.cli.main import chaski_command
-from chaski.errors import ModelError
+from chaski.errors import ModelError, OutOfMemoryError
 from chaski.formats.gguf import TensorInfo
 from chaski.formats.quant import QuantType
 from chaski.ml.cpu import backend, partly_loaded
@@ -136,6 +136,24 @@ def test_passes_that_leave_matrices_out(threads: int, monkeypatch: pytest.Monkey
     monkeypatch.undo()
     with chaski.load(GUIDE, **sizes) as model:
         assert found == [calls[number](model) for number in order]
+
+
+@pytest.mark.usefixtures("small_machine")
+@pytest.mark.parametrize("error", [RuntimeError("no thread"), MemoryError()])
+def test_memory_or_threads_that_the_system_refuses(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused:
+        def __init__(self, threads: int) -> None:
+            assert threads == 1
+
+        def start(self, *_: object) -> None:
+            raise error
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(partly_loaded._native, "WeightStream", Refused)
+    with pytest.raises(OutOfMemoryError, match=r"weights cannot be read .*: no (thread|memory)"):
+        chaski.load(GUIDE, threads=1, context=64)
 
 
 @pytest.mark.usefixtures("small_machine")

@@ -22,7 +22,7 @@ __all__ = ["PartlyLoaded", "spread"]
 
 # Fewer bytes than these never stay free: Python and the system's cache of programs need some.
 _LEAST_SPARE = 64 << 20
-# Memory for the next matrices: a disk with 2 GB/s reads so much while a thread computes for 16 ms.
+# Memory for the next matrices: what a disk with 2 GB/s reads in 16 ms.
 _AHEAD = 32 << 20
 # Reads of 2 MB that the disk has at the same time. One was enough for a disk with 2.9 GB/s.
 _READERS = 2
@@ -87,12 +87,14 @@ class PartlyLoaded:
     def begin(self, others: int) -> Sequence[StoredMatrix]:
         """Return the matrices to lay out in the memory that is free beside `others` more bytes.
 
-        Raises OutOfMemoryError if the system refuses the threads that read the others.
+        Raises OutOfMemoryError if the system refuses the memory or the threads that read the others.
         """
         try:
             self._stream.start(_AHEAD, [matrix.target for matrix in self.matrices], _READERS)
-        except RuntimeError as error:
-            raise OutOfMemoryError(f"the threads that read weights cannot be started: {error}") from None
+        except (RuntimeError, MemoryError) as error:
+            raise OutOfMemoryError(
+                f"weights cannot be read while others are computed: {str(error) or 'no memory'}"
+            ) from None
         return self.fill(available_memory() - _spare() - others)
 
     def fill(self, room: int) -> Sequence[StoredMatrix]:
