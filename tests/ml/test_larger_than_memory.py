@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import chaski
+from chaski import _native
 from chaski.cli.main import chaski_command
 from chaski.errors import ModelError, OutOfMemoryError
 from chaski.formats.gguf import TensorInfo
@@ -151,7 +152,7 @@ def test_memory_or_threads_that_the_system_refuses(error: Exception, monkeypatch
         def stop(self) -> None:
             pass
 
-    monkeypatch.setattr(partly_loaded._native, "WeightStream", Refused)
+    monkeypatch.setattr(_native, "WeightStream", Refused)
     with pytest.raises(OutOfMemoryError, match=r"weights cannot be read .*: no (thread|memory)"):
         chaski.load(GUIDE, threads=1, context=64)
 
