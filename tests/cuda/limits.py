@@ -18,7 +18,6 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),
     "matmul_float sm_80": (48, 0),
     "quantize_rows": (48, 0),
-    "attention_join": (112, 0),
     "combine": (56, 0),
     "elementwise": (56, 0),
     "lora_up": (56, 0),

@@ -62,7 +62,8 @@ def other_programs() -> list[Program]:
     rounding = [("CHASKI_SUPER_BLOCKS", 0), ("CHASKI_SUPER_BLOCKS", 1)]
     stored = ["I16", "F16", "BF16", "F32", "Q8_0", "Q4_0", "Q3_0"]
     latent = (("CHASKI_SIZE", 96), ("CHASKI_VALUE_SIZE", 64), ("CHASKI_VALUES_IN_KEYS", 1))
-    few_rows = (("CHASKI_ROWS", 4), ("CHASKI_SPLIT", 1), rounding[0])
+    joined = (("CHASKI_HEADS", 4), ("CHASKI_BLOCKS", 1))
+    few_rows = (("CHASKI_ROWS", 4), ("CHASKI_SPLIT", 1), rounding[0], *joined)
     heads = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128), ("CHASKI_VALUES_IN_KEYS", 0))
     entries = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128), ("CHASKI_VALUES_IN_KEYS", 1))
 
@@ -98,7 +99,7 @@ def other_programs() -> list[Program]:
         *(
             Program(
                 "attention",
-                (*kept(each), *heads, ("CHASKI_ROWS", 4), ("CHASKI_SPLIT", split), rounding[0]),
+                (*kept(each), *heads, ("CHASKI_ROWS", 4), ("CHASKI_SPLIT", split), rounding[split], *joined),
             )
             for each in stored
             for split in (0, 1)
@@ -111,13 +112,10 @@ def other_programs() -> list[Program]:
                 "attention_i16",
                 (
                     *(*kept("I16"), *heads, ("CHASKI_ROWS", 8 if split else 32), ("CHASKI_SPLIT", split)),
-                    *(rounding[0], ("CHASKI_STAGED", split), ("CHASKI_BOUNDS", "256,2")),
+                    *(rounding[split], *joined, ("CHASKI_STAGED", split), ("CHASKI_BOUNDS", "256,2")),
                 ),
             )
             for split in (0, 1)
-        ),
-        Program(
-            "attention_join", (*kept("I16"), *heads, ("CHASKI_ROWS", 8), ("CHASKI_HEADS", 2), rounding[1])
         ),
         Program(
             "matmul_float", (("CHASKI_WEIGHTS", "F16Weights"), ("CHASKI_TOKENS", 4), ("CHASKI_EXPERTS", 1))

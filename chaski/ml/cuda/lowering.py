@@ -88,7 +88,7 @@ class Staged(Struct, frozen=True, eq=False):
 
 
 class Constant(Struct, frozen=True, eq=False):
-    """An array that is the same in all runs."""
+    """An array that is the same before each kernel."""
 
     array: npt.NDArray[Any]
 
@@ -197,6 +197,7 @@ class Lowering:
         self._buffers: dict[Tensor, Buffer] = {}
         self._quantized: dict[Tensor, Quantized] = {}
         self._waiting: dict[Tensor, Callable[[], None]] = {}
+        self._zeros: dict[int, Constant] = {}
 
     def place(self, node: Operand) -> Buffer | Staged:
         """Return the place of a node's values."""
@@ -233,6 +234,12 @@ class Lowering:
     def new_if_read(self, node: Tensor) -> Buffer | None:
         """Return memory for a node's floats; None if nothing reads them, because products read only int8."""
         return self.new(node) if node in self.rounding.floats else None
+
+    def zeros(self, count: int) -> Constant:
+        """Return numbers of 32 bits that are zeros before and after each kernel."""
+        if count not in self._zeros:
+            self._zeros[count] = Constant(np.zeros(count, np.uint32))
+        return self._zeros[count]
 
     def dim(self, node: Operand) -> str:
         """Return the name of a node's leading dimension."""
@@ -395,12 +402,15 @@ def largest_of(array: npt.NDArray[np.int32]) -> int:
 
 
 def tasks_of(spans: npt.NDArray[np.int32], chunk: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return the chunks that each token sees: (tasks, 2) [token, chunk], and (tokens + 1,) first tasks."""
+    """Return the chunks that each token sees: (tasks, 2) [token, chunk], and (tokens + 1,) first tasks.
+
+    A token that sees nothing has one chunk too, so that its result is written.
+    """
     if len(spans) == 1:  # most batches with one sequence have one token
         ((begin, end, first),) = spans.tolist()
-        return _tasks_of_one(-(-(first + end - begin) // chunk) - first // chunk)
+        return _tasks_of_one(max(1, -(-(first + end - begin) // chunk) - first // chunk))
     first, ends = spans[:, 2], spans[:, 2] + spans[:, 1] - spans[:, 0]
-    counts = -(-ends // chunk) - first // chunk
+    counts = np.maximum(1, -(-ends // chunk) - first // chunk)
     starts = np.zeros(len(spans) + 1, np.int32)
     np.cumsum(counts, out=starts[1:])
     tokens = np.repeat(np.arange(len(spans), dtype=np.int32), counts)

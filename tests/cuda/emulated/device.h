@@ -212,6 +212,11 @@ void wait_copies() {
     }
 }
 inline std::uint8_t* shared() { return emulated::shared; }
+inline bool arrive(std::uint32_t* counter, std::uint32_t total) {
+    if (*counter >= total) __builtin_trap();
+    *counter = (*counter + 1) % total;
+    return *counter == 0;
+}
 inline std::int32_t add_shared(std::int32_t* to, std::int32_t x) {
     const std::int32_t before = *to;
     *to += x;

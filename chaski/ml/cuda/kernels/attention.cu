@@ -1,6 +1,7 @@
 // Attention over scattered cells. If keys and values are integers that fill whole operands of tensor
 // instructions, attention_i16.cu is used instead.
 #include "attend.h"
+#include "join.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -25,6 +26,7 @@ CHASKI_KERNEL(attention_chunk, Attention) {
         own[0] = w.maxima[threadIdx.x];
         own[1] = w.totals[threadIdx.x];
     }
+    join_if_last(a, rows);
 }
 
 #else

@@ -4,8 +4,8 @@
 //
 // A thread block computes the query heads that share one key/value head, for one token or some neighbours. It
 // reads the history in chunks of 256 entries, one entry for each thread. With few tokens each chunk has its
-// own thread block, and `attention_join` joins the chunks in order. With many tokens, one block computes all
-// chunks.
+// own thread block, and the last of these to end joins the chunks in order (join.h). With many tokens, one
+// block computes all chunks.
 #pragma once
 
 #include "quantize.h"
@@ -42,7 +42,8 @@ struct Attention {
     float* parts;           // [task][head][value size, maximum, total]
     const int32_t* tiles;   // [tile][first token, tokens], otherwise: neighbours of one sequence
     Count num_tiles;
-    Quantized quantized;  // of y, by `attention_join`
+    Quantized quantized;  // of y, if chunks have separate blocks
+    uint32_t* arrivals;   // [token][CHASKI_HEADS heads]: the blocks that have ended; zeros before and after
 };
 
 struct Span {

@@ -10,6 +10,7 @@
 // its 4 elements of the last 16. The choice of these elements only has to be the same on both sides, because
 // sums of integers do not depend on the order.
 #include "attention.h"
+#include "join.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -634,6 +635,7 @@ CHASKI_KERNEL(attention_chunk, Attention) {
         if (lane() != 0 || r >= rows.count()) return;
         *reinterpret_cast<float2*>(parts + r * kPart + kValueSize) = {highest_of(part, r, w), total};
     });
+    join_if_last(a, rows);
 }
 
 #else

@@ -178,6 +178,15 @@ inline uint8_t* shared() {
     extern __shared__ __align__(16) uint8_t memory[];
     return memory;
 }
+// Counts an arrival of `total` at a counter in device memory that was zero before the first of them. Returns
+// whether it is the last; then the counter is zero again, and what other threads wrote before they arrived
+// can be read. The thread speaks for those that it has met at a barrier before.
+inline bool arrive(uint32_t* counter, uint32_t total) {
+    __threadfence();
+    const bool is_last = atomicInc(counter, total - 1) == total - 1;
+    __threadfence();
+    return is_last;
+}
 // In shared memory: to += x, and to = min(to, x). They return the previous value.
 inline int32_t add_shared(int32_t* to, int32_t x) { return atomicAdd(to, x); }
 inline int32_t lower_shared(int32_t* to, int32_t x) { return atomicMin(to, x); }

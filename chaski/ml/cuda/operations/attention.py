@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,8 +44,6 @@ __all__ = [
 # Queries of a thread block that reads a whole history, without tensor instructions and with them: the largest
 # number whose memory fits.
 _ROWS, _TENSOR_ROWS = (16, 8, 4), (32, 16, 8)
-# attention_join.cu keeps the factors of this many chunks at a time, in thread blocks of this size.
-_JOINED_CHUNKS, _JOINING_THREADS = 128, 256
 
 
 def rope(lowering: Lowering, node: Tensor, x: Tensor, table: Tensor) -> None:
@@ -238,7 +237,7 @@ def _attend(
     lowering.finish(keys, values)
     key_buffer, value_buffer = storage_of(keys), storage_of(values)
     lowering.check(cells, key_buffer.cells)
-    (heads, value_size), dim = node.shape[1:], lowering.dim(q)
+    heads, value_size = node.shape[1:]
     assert isinstance(heads, int)
     assert isinstance(value_size, int)
     group = heads // key_buffer.heads
@@ -258,8 +257,9 @@ def _attend(
     neighbours = max(1, many // group) if seen.is_shared else 1
     tiles = tiles_of_tokens(lowering, seen, neighbours)
     y = lowering.new(node)
-    joined = _joined_heads(lowering, node)
-    form = lowering.quantized_with(node) if joined else (None,) * 4
+    rounded = _rounded_heads(lowering, node)
+    form = lowering.quantized_with(node) if rounded else (None,) * 4
+    joined, blocks_of_joined = _joined_heads(max(1, rounded), group, few)
     table = None if positions is None else node.attributes["table"]
     tasks_dim, tiles_dim = seen.tasks, seen.tiles(neighbours)
     parts = Buffer(4 * lowering.dims[tasks_dim] * heads * (value_size + 2), 1)
@@ -270,6 +270,7 @@ def _attend(
         None if table is None else Constant(np.ascontiguousarray(table, np.float32)),
         0 if table is None else table.shape[1] // 2,
         *(tasks, Count(tasks_dim), starts, parts, tiles, Count(tiles_dim), *form),
+        lowering.zeros(seen.most_apart * heads // joined),
     )
 
     types_and_sizes = (
@@ -285,41 +286,28 @@ def _attend(
         is_split = name == "attention_chunk"
         defines: tuple[tuple[str, str | int], ...] = (
             *(*types_and_sizes, ("CHASKI_ROWS", rows), ("CHASKI_SPLIT", int(is_split))),
-            ("CHASKI_SUPER_BLOCKS", 0),
+            ("CHASKI_SUPER_BLOCKS", int(is_split and lowering.is_super(node))),
         )
+        if is_split:
+            defines = (*defines, ("CHASKI_HEADS", joined), ("CHASKI_BLOCKS", blocks_of_joined))
         grid = (blocks, key_buffer.heads, -(-group // rows))
+        joining = _join_workspace(joined, value_size) if is_split else 0
         if not is_tensor:
-            return Kernel(Program("attention", defines), name, grid, CHUNK, _workspace(rows, *sizes_of_heads))
+            shared = max(joining, _workspace(rows, *sizes_of_heads))
+            return Kernel(Program("attention", defines), name, grid, CHUNK, shared)
         defines = (*defines, ("CHASKI_STAGED", int(is_split and is_staged)), ("CHASKI_BOUNDS", "256,2"))
         shared = _tensor_workspace(rows, *sizes_of_heads, is_split=is_split, is_staged=is_split and is_staged)
-        return Kernel(Program("attention_i16", defines), name, grid, CHUNK, shared)
+        return Kernel(Program("attention_i16", defines), name, grid, CHUNK, max(joining, shared))
 
     def chunks(sizes: Sizes) -> Kernel | None:
         return kernel("attention_chunk", few, sizes[tasks_dim]) if sizes[forms] == APART else None
 
-    def join(sizes: Sizes) -> Kernel | None:
-        together = max(1, joined)
-        program = Program(
-            "attention_join",
-            (
-                *(*types_and_sizes, ("CHASKI_ROWS", few), ("CHASKI_HEADS", together)),
-                ("CHASKI_SUPER_BLOCKS", int(lowering.is_super(node))),
-            ),
-        )
-        shared = 4 * together * (value_size + 4 * _JOINED_CHUNKS + 1) + 16
-        grid = (sizes[dim], heads // together, 1)
-        return (
-            Kernel(program, "attention_join", grid, _JOINING_THREADS, shared)
-            if sizes[forms] == APART
-            else None
-        )
-
     def whole(sizes: Sizes) -> Kernel | None:
         return kernel("attention", many, sizes[tiles_dim]) if sizes[forms] == WHOLE else None
 
-    for choose in (chunks, join, whole):
+    for choose in (chunks, whole):
         lowering.step(choose, *arguments)
-    if joined:
+    if rounded:
         lowering.round_rows(node, lambda sizes: sizes[forms] == WHOLE)
 
 
@@ -349,7 +337,7 @@ def entry_attention(
         scale = float(node.attributes["scale"])
         return (
             *(q, lowering.count(q), y, storage, storage, cells, spans, vector_of(sinks), heads, scale, 0.0),
-            *(None, None, 0, None, None, None, None, None, None, *none),
+            *(None, None, 0, None, None, None, None, None, None, *none, None),
         )
 
     rows = next(each for each in _ROWS if _workspace(each, size, size) <= lowering.shared_memory)
@@ -422,7 +410,7 @@ def choose_cells(
     )
 
 
-def _joined_heads(lowering: Lowering, node: Tensor) -> int:
+def _rounded_heads(lowering: Lowering, node: Tensor) -> int:
     """Return how many heads of a token form whole blocks that products read; 0 if none do."""
     heads, size = node.shape[1:]
     assert isinstance(heads, int)
@@ -433,10 +421,27 @@ def _joined_heads(lowering: Lowering, node: Tensor) -> int:
     return together if fits and node in lowering.rounding.columns else 0
 
 
+def _joined_heads(rounded: int, group: int, rows: int) -> tuple[int, int]:
+    """Return how many heads a thread block joins, and how many thread blocks compute a chunk of these.
+
+    They form whole blocks that products read, of `rounded` heads. A thread block computes up to `rows` heads
+    of a group.
+    """
+    own, tiles = (rows, 1) if group % rows == 0 else (group, -(-group // rows))
+    joined = math.lcm(rounded, own)
+    return joined, joined // own * tiles
+
+
 def _workspace(rows: int, size: int, value_size: int) -> int:
     """Return the bytes of `Workspace` in attention.cu, or slightly more."""
     of_row = 4 * (size + 16) + 4 + 4 * CHUNK + 2 * CHUNK + 4 * 4 + 8 * 4 + 2 * 4 + 5 * 4 * value_size
     return rows * of_row + 3 * 4 * CHUNK + 64
+
+
+def _join_workspace(heads: int, value_size: int) -> int:
+    """Return the bytes of `Joining` in join.h, or slightly more."""
+    chunks = 128 if heads <= 8 else 1024 // heads if heads <= 64 else 16
+    return 4 * heads * (value_size + 4 * chunks + 2) + 64
 
 
 def _choice_workspace(rows: int, size: int) -> int:

@@ -57,6 +57,11 @@ class Seen(Struct, frozen=True, eq=False):
         return tokens.maximum
 
     @property
+    def most_apart(self) -> int:
+        """The most tokens whose chunks have separate thread blocks."""
+        return min(self.most_tokens, _MOST)
+
+    @property
     def tasks(self) -> str:
         """The name of the dimension of chunks."""
         return f"tasks of {self.name}"
@@ -117,7 +122,7 @@ def tasks_of_tokens(lowering: Lowering, seen: Seen) -> tuple[Staged, Staged]:
     if known is not None:
         found: tuple[Staged, Staged] = known
         return found
-    most = min(seen.most_tokens, _MOST)
+    most = seen.most_apart
     dim, forms = seen.tasks, seen.forms
     room = lowering.dims[dim] = seen.longest // CHUNK + 2 * most
     lowering.dims[forms] = APART
