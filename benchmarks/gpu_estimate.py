@@ -29,7 +29,16 @@ import numpy as np
 
 from benchmarks.gpu_compiled import FREE, Compiled
 from benchmarks.make_models import SHAPES, write_hollow
-from benchmarks.paper_gpu import GPUS, Figures, PaperGPU, product_instructions, seconds, waves_of
+from benchmarks.paper_gpu import (
+    GPUS,
+    Figures,
+    PaperGPU,
+    product_instructions,
+    seconds,
+    seconds_of_tail,
+    waves_of,
+    without_tail,
+)
 from chaski import _native
 from chaski.formats.quant import QuantType
 from chaski.kvcache import CacheSize, KVTypes, build_cache
@@ -52,6 +61,9 @@ from chaski.model.weights import place_weights
 _ATTENTION = ("attention", "attention_chunk")
 _PER_SCORE = 165 / 32
 """Instructions of warps for a query, a key and its value, read off the machine code."""
+
+_CHUNK = 256
+"""Entries of the history that a thread block reads."""
 
 _WORK = {
     "decode": (1, 1, 16),
@@ -79,6 +91,8 @@ class Kind:
     panels: int = 0
     scores: int = 0
     """Of attention: queries times keys of all heads."""
+    joined: int = 0
+    """Bytes of the chunks that one thread block joins."""
 
     def bound(self, gpu: Figures) -> float:
         """Return the least possible seconds."""
@@ -90,20 +104,27 @@ class Kind:
         if code.instructions is None:
             raise ValueError("the estimate counts instructions: install nvidia-cuda-nvdisasm")
         is_product = kernel.name in ("matmul", "matmul_super", "matmul_many")
+        tail = 0.0
         if is_product:
-            instructions = product_instructions(kernel, code, self.block, self.columns, self.panels)
+            plain = compiled.of(without_tail(kernel.program))[kernel.name]
+            assert plain.instructions is not None
+            instructions = product_instructions(kernel, plain, self.block, self.columns, self.panels)
+            if plain is not code:
+                # One token after another; a warp has every fourth pair.
+                tokens = -(-int(dict(kernel.program.defines)["CHASKI_TOKENS"]) // 4)
+                tail = seconds_of_tail(gpu, 0, tokens * (code.instructions - plain.instructions))
         else:
             instructions = self.scores * _PER_SCORE / self.count
+            tail = seconds_of_tail(gpu, self.joined, 0) if self.joined else 0.0
         each = seconds(
             gpu,
-            kernel,
             num_bytes=self.num_bytes // self.count,
             instructions=instructions,
             products=self.products // self.count if kernel.name == "matmul_many" else 0,
             waves=waves_of(gpu, kernel, self.panels),
             once=0 if is_product else code.instructions,
         )
-        return self.count * each
+        return self.count * (each + tail)
 
     def warps(self, gpu: Figures, compiled: Compiled) -> int:
         """Return the number of its warps that a multiprocessor has at a time."""
@@ -142,6 +163,10 @@ def kinds_of(
             stored = [each for each in step.arguments if isinstance(each, KVStorage)]
             kind.num_bytes += sum(sequences * history * each.cell_bytes for each in stored)
             kind.scores += sequences * tokens * history * heads
+        if kernel.name == "attention_chunk":
+            defines = dict(kernel.program.defines)
+            elements = int(defines["CHASKI_HEADS"]) * (int(defines["CHASKI_VALUE_SIZE"]) + 2)
+            kind.joined = -(-history // _CHUNK) * elements * 4
     return list(found.values())
 
 

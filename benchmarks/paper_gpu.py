@@ -7,6 +7,10 @@ A kernel takes the longest of four times, and a start:
 - its multiply-adds, at the rate of the tensor instructions
 - one warp's instructions, each once, 2.5 cycles apart: no kernel ends sooner
 
+If the last of several thread blocks or warps continues with another step, its arrival and this step are
+added. They are not measured: a fence and an atomic operation take 600 ns, and a multiprocessor reads 64 bytes
+in a cycle from the second-level cache.
+
 The first three grow where the last wave of thread blocks leaves multiprocessors idle. The shares, the cycles
 and the start were fitted to kernels that one H200 ran (docs/gpu.md has both). Products are counted by the
 loops of their machine code. All else is an assumption, above all that other GPUs have the same shares.
@@ -28,12 +32,17 @@ from chaski.ml.cuda.device import KernelLaunch
 from chaski.ml.cuda.device import Program as Source
 from chaski.ml.cuda.lowering import Kernel
 
-__all__ = ["GPUS", "Figures", "PaperGPU", "product_instructions", "seconds", "waves_of"]
+__all__ = [
+    *("GPUS", "Figures", "PaperGPU", "product_instructions", "seconds", "seconds_of_tail", "waves_of"),
+    "without_tail",
+]
 
 _BYTES, _ISSUED = 0.85, 0.62
 """The shares of a copy's rate, and of the rate of instructions, that kernels reach."""
 _START = 1.8e-6
 _CYCLES = 2.5
+_ARRIVAL = 600e-9
+_CACHE_BYTES = 64
 
 _LANES = 16
 """Rows of a panel of weights; a warp has two groups of so many threads."""
@@ -83,7 +92,7 @@ GPUS = {
 
 
 def seconds(
-    gpu: Figures, kernel: Kernel, num_bytes: int, instructions: float, products: int, waves: float, once: int
+    gpu: Figures, num_bytes: int, instructions: float, products: int, waves: float, once: int
 ) -> float:
     """Return the time of a kernel.
 
@@ -100,9 +109,23 @@ def seconds(
     )
 
 
+def seconds_of_tail(gpu: Figures, num_bytes: int, instructions: int) -> float:
+    """Return the time of the last thread block after the others, with its instructions one by one."""
+    return _ARRIVAL + num_bytes / (_CACHE_BYTES * gpu.clock) + instructions * _CYCLES / gpu.clock
+
+
+def without_tail(program: Source) -> Source:
+    """Return the program of a product that computes no elementwise operation."""
+    macros = ("CHASKI_FORMULA", "CHASKI_OPERANDS", "CHASKI_SUPER_BLOCKS")
+    return Source(program.file, tuple(each for each in program.defines if each[0] not in macros))
+
+
 def waves_of(gpu: Figures, kernel: Kernel, panels: int) -> float:
     """Return the work of the busiest multiprocessor, divided by the mean. `panels`: of a product, else 0."""
     blocks = math.prod(kernel.grid)
+    panels //= int(
+        dict(kernel.program.defines).get("CHASKI_OPERANDS", 1)
+    )  # a thread block takes these together
     each = panels / kernel.grid[0] if kernel.name in ("matmul", "matmul_super") else 1.0
     return math.ceil(each) * -(-blocks // gpu.cores) * gpu.cores / (each * blocks)
 

@@ -44,11 +44,20 @@ def few_tokens(type: QuantType) -> list[Program]:
     return [Program("matmul", (format, ("CHASKI_TOKENS", tokens), *groups)) for tokens in (1, 8)]
 
 
+def with_tail(program: Program, operation: str) -> Program:
+    """Return the program that ends with an elementwise operation and its rounding."""
+    operands = len(ELEMENTWISE[operation].operands)
+    end = (("CHASKI_FORMULA", operation), ("CHASKI_OPERANDS", operands), ("CHASKI_SUPER_BLOCKS", 1))
+    return Program(program.file, (*program.defines, *end))
+
+
 def programs_of_formats() -> list[Program]:
     found = []
     for type in QUANTIZED_TYPES:
         format = ("CHASKI_FORMAT", type.name)
         found += [Program("embedding", (format,)), *few_tokens(type), many_tokens(type.name, 4)]
+        if type.name in ("Q8_0", "Q4_K", "Q6_K"):
+            found += [with_tail(each, name) for each in few_tokens(type) for name in ("swiglu", "gelu")]
     # Programs for experts differ in the starts of rows and matrices.
     found += [
         Program(each.file, (*each.defines, ("CHASKI_EXPERTS", 1)))
@@ -181,7 +190,9 @@ def one_of_each() -> list[Program]:
     for program in (*programs_of_formats(), *other_programs()):
         defines = dict(program.defines)
         if defines.get("CHASKI_FORMAT", "Q4_K") == "Q4_K":
-            of_kind = [defines.get(f"CHASKI_{what}") for what in ("TOKENS", "SPLIT", "EXPERTS", "PAIRS")]
+            of_kind = [
+                defines.get(f"CHASKI_{what}") for what in ("TOKENS", "SPLIT", "EXPERTS", "PAIRS", "FORMULA")
+            ]
             kinds.setdefault((program.file, "CHASKI_WEIGHTS" in defines, *of_kind), program)
     return list(kinds.values())
 

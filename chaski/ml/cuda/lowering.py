@@ -40,6 +40,7 @@ __all__ = [
     "Sizes",
     "Staged",
     "Step",
+    "Tail",
     "is_quantized",
     "largest_of",
     "matrices_of",
@@ -130,6 +131,17 @@ class Kernel(Struct, frozen=True):
     is_early: bool = False
 
 
+class Tail(Struct, frozen=True):
+    """An elementwise node that the products of its operands compute in the runs that `is_taken` names.
+
+    `y`, `rounded`: the places of its floats and of its int8 form.
+    """
+
+    y: Buffer | None
+    rounded: Sequence[Buffer | None]
+    is_taken: Callable[[Sizes], bool]
+
+
 class Step(Struct, frozen=True):
     """A kernel and its arguments. `choose` returns None if a run of these sizes does not need it."""
 
@@ -176,6 +188,7 @@ class Lowering:
     products that one step computes, by the first of them. `staged`: the uploads. `rounding`: which values
     products read as int8. `checks`, `derived`: the host's work before a run.
     `dims`: the largest size of each dimension. `forms`: those that number forms of attention.
+    `tails`: elementwise nodes that some runs compute in the products of their operands.
     `shared_parts`: objects that several nodes share, by their kind and the node that they are made from.
     """
 
@@ -198,6 +211,7 @@ class Lowering:
         self._quantized: dict[Tensor, Quantized] = {}
         self._waiting: dict[Tensor, Callable[[], None]] = {}
         self._zeros: dict[int, Constant] = {}
+        self.tails: dict[Tensor, Tail] = {}
 
     def place(self, node: Operand) -> Buffer | Staged:
         """Return the place of a node's values."""

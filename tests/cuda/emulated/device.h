@@ -166,6 +166,7 @@ CHASKI_MULTIPLY(uu, std::uint8_t, std::uint8_t)
 #undef CHASKI_MULTIPLY
 inline std::int32_t count_bits(std::uint32_t x) { return __builtin_popcount(x); }
 inline void barrier() { emulated::barrier(); }
+inline void barrier_of_warp() { value_of(0, 0); }
 // A copy is executed when its thread waits for it. Until then, its target contains garbage.
 struct Copy {
     std::uint8_t* to;

@@ -141,6 +141,7 @@ inline int32_t largest_of_warp(int32_t v) {
 inline uint32_t votes(bool is_set) { return __ballot_sync(0xffffffffu, is_set); }
 inline int32_t count_bits(uint32_t x) { return __popc(x); }
 inline void barrier() { __syncthreads(); }
+inline void barrier_of_warp() { __syncwarp(); }
 // Starts copying 16 or 4 bytes to shared memory, `kAt` bytes after both addresses. Copies before an
 // `end_copies` form a group, and `wait_copies` waits for all groups of this thread except the last `kLeft`.
 // Turing copies at once.

@@ -1,6 +1,6 @@
-// An elementwise operation (CHASKI_FORMULA, from formulas.h of the native core). Values that products read
-// are rounded to int8 in the same kernel.
-#include "formulas.h"
+// An elementwise operation (CHASKI_FORMULA). Values that products read are rounded to int8 in the same
+// kernel.
+#include "formula.h"
 #include "quantize.h"
 
 namespace chaski::CHASKI_ISA {
@@ -13,27 +13,6 @@ struct Elementwise {
     float* y;  // or null
     Quantized quantized;
 };
-
-template <F32x16 (*f)(F32x16)>
-CHASKI_INLINE float value(const Elementwise&, float x, float) {
-    return f({x}).v;
-}
-template <F32x16 (*f)(F32x16, F32x16)>
-CHASKI_INLINE float value(const Elementwise&, float x, float y) {
-    return f({x}, {y}).v;
-}
-template <F32x16 (*f)(F32x16, float)>
-CHASKI_INLINE float value(const Elementwise& a, float x, float) {
-    return f({x}, a.parameters[0]).v;
-}
-template <F32x16 (*f)(F32x16, float, float)>
-CHASKI_INLINE float value(const Elementwise& a, float x, float) {
-    return f({x}, a.parameters[0], a.parameters[1]).v;
-}
-template <F32x16 (*f)(F32x16, F32x16, float, float)>
-CHASKI_INLINE float value(const Elementwise& a, float x, float y) {
-    return f({x}, {y}, a.parameters[0], a.parameters[1]).v;
-}
 
 // Divisions have branches, so a thread computes its two elements one after the other. Then some threads round
 // eight elements each. Shared memory: the elements of a thread block. The lowering uses the same numbers.
@@ -53,7 +32,7 @@ CHASKI_INLINE void compute(const Elementwise& a) {
     }
     for (int k = 0; k < kOwn; ++k) {
         const int64_t i = first + k * kThreads + own;
-        const float y = i < count ? value<f>(a, x[k][0], x[k][1]) : 0.0f;
+        const float y = i < count ? value<f>(a.parameters, x[k][0], x[k][1]) : 0.0f;
         if (a.y != nullptr && i < count) a.y[i] = y;
         results[k * kThreads + own] = y;
     }

@@ -7,6 +7,7 @@
 // group, one for each token, adds them up in ascending k. Meanwhile the next weights are copied to shared
 // memory.
 #include "stages.h"
+#include "tail.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -87,6 +88,7 @@ struct Panel {
 
 // The number of groups that multiply, the blocks of weights that each has at a time, and the number of stages
 // in shared memory: one is multiplied while another is copied.
+static_assert(CHASKI_GROUPS % 2 == 0, "a warp either multiplies or adds up");
 constexpr int kGroups = CHASKI_GROUPS, kUnit = CHASKI_UNIT, kStages = 2;
 
 template <class Format>
@@ -123,6 +125,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     // The groups after the multiplying groups add up the results of the previous stage, one token each.
     const int token = group() - kGroups;
     float y = 0.0f;
+    Results<1> results;
     for (int index = 0;; ++index) {
         device::wait_copies<0>();
         barrier();
@@ -142,12 +145,13 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
                 Own::multiply_block(a, block, static_cast<int64_t>(work.begin + own) * Format::kElements, x,
                                     store);
             }
-        } else if (index > 0 && token < kTokens) {
+        } else if (index > 0) {
             const float* from = floats + (index - 1) % 2 * kFloats + token * Own::kFloats * kLanes + lane();
-            y = Own::chain(from, before.count * Own::kSteps, y);
+            if (token < kTokens) y = Own::chain(from, before.count * Own::kSteps, y);
             if (before.is_last(a)) {
-                before.finish(a, share, token, y);
+                if (token < kTokens) results.put(a, share, before, 0, token, y);
                 y = 0.0f;
+                results.template end<kTokens>(a, share, before, token / 2 * 2);
             }
         }
         if (work.is_after_all()) return;

@@ -3,6 +3,9 @@
 #pragma once
 
 #include "experts.h"
+#if defined(CHASKI_FORMULA)
+#include "quantize.h"
+#endif
 
 namespace chaski::CHASKI_ISA {
 
@@ -15,6 +18,16 @@ struct Part {
     const float* residual;
 };
 
+#if defined(CHASKI_FORMULA)
+// An elementwise operation of the results of all CHASKI_OPERANDS parts, instead of these results: see tail.h.
+struct Tail {
+    float parameters[2];
+    float* y;  // or null
+    Quantized quantized;
+    uint32_t* arrivals;  // [row][256 columns] of the result; zeros before and after
+};
+#endif
+
 // Several matrices of one format that multiply the same activations; unused parts have no rows.
 struct Matmul {
     Part parts[3];
@@ -25,7 +38,12 @@ struct Matmul {
     const SuperScale* supers;
     Count n;
     [[no_unique_address]] Experts experts;
+#if defined(CHASKI_FORMULA)
+    Tail tail;
+#endif
 };
+#if !defined(CHASKI_FORMULA)
 static_assert(sizeof(Matmul) == 168 + kExpertsBytes, "as a launch packs it");
+#endif
 
 }  // namespace chaski::CHASKI_ISA

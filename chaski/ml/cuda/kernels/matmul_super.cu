@@ -8,6 +8,7 @@
 // shared memory.
 #include "stages.h"
 #include "supers.h"
+#include "tail.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -249,6 +250,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     barrier();
     const int chain = group() - 2 * kWarps;
     float y[kTiles] = {};
+    Results<kTiles> results;
     for (int index = 0; !work.is_after_all(); ++index, work = work.next(a)) {
         barrier();
         const bool is_last = work.is_last(a);
@@ -263,9 +265,10 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
                 y[tile] = device::fma(from[step][token][lane()], supers[step].unit, y[tile]);
             }
             if (!is_last) continue;
-            work.finish(a, share, token, y[tile]);
+            results.put(a, share, work, tile, token, y[tile]);
             y[tile] = 0.0f;
         }
+        if (is_last) results.template end<kTokens>(a, share, work, chain / 2 * 2);
     }
 }
 

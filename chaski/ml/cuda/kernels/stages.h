@@ -5,6 +5,14 @@
 
 namespace chaski::CHASKI_ISA {
 
+// The panels that a thread block takes one after the other: those of both operands of an elementwise
+// operation.
+#if defined(CHASKI_FORMULA)
+constexpr int kTogether = CHASKI_OPERANDS;
+#else
+constexpr int kTogether = 1;
+#endif
+
 // One stage of a thread block's work: a stretch along k of a panel, with `count` blocks of weights. Each of
 // kTeams teams of kThreads threads copies and multiplies kUnit of them.
 template <class Format, int kTeams, int kUnit, int kThreads>
@@ -20,14 +28,17 @@ struct Stage {
     int count;
 
     // The first stage.
-    CHASKI_INLINE explicit Stage(const Matmul& a) : at(static_cast<int>(blockIdx.x)), begin(0) { find(a); }
+    CHASKI_INLINE explicit Stage(const Matmul& a) : at(static_cast<int>(blockIdx.x) * kTogether), begin(0) {
+        find(a);
+    }
     // The stage after this one, for this block of threads.
     CHASKI_INLINE Stage next(const Matmul& a) const {
         Stage found = *this;
         found.begin += kBlocks;
         if (is_last(a)) {
             found.begin = 0;
-            found.at += static_cast<int>(gridDim.x);
+            const bool is_next = at % kTogether == kTogether - 1;
+            found.at += is_next ? (static_cast<int>(gridDim.x) - 1) * kTogether + 1 : 1;
         }
         found.find(a);
         return found;
@@ -38,6 +49,11 @@ struct Stage {
         const auto panels_of = [&](int number) {
             return static_cast<int>((static_cast<uint32_t>(a.parts[number].rows) + kLanes - 1) / kLanes);
         };
+        if constexpr (kTogether == 2) {
+            part = at >= 2 * panels_of(0) ? kParts : at % 2;
+            panel = at / 2;
+            return;
+        }
         const int first = panels_of(0), second = first + panels_of(1), third = second + panels_of(2);
         part = (at >= first) + (at >= second) + (at >= third);
         panel = at - (part == 0 ? 0 : part == 1 ? first : second);

@@ -56,15 +56,19 @@ def elementwise(lowering: Lowering, node: Tensor, *operands: Tensor) -> None:
     op, columns, dim = ELEMENTWISE[node.op], width(node), lowering.dim(node)
     parameters = [float(node.attributes[name]) for name in op.parameters]
     program = lowering.rounding_program("elementwise", node, ("CHASKI_FORMULA", op.name))
-    rounded = lowering.quantized_with(node)
+    tail = lowering.tails.get(node)
+    y = tail.y if tail else lowering.new_if_read(node)
+    rounded = tail.rounded if tail else lowering.quantized_with(node)
 
-    def choose(sizes: Sizes) -> Kernel:
+    def choose(sizes: Sizes) -> Kernel | None:
+        if tail and tail.is_taken(sizes):
+            return None
         return Kernel(program, "elementwise", (-(-sizes[dim] * columns // 1024), 1, 1), 512, 4 * 1024)
 
     lowering.step(
         choose,
         *(*operands, *(None,) * (2 - len(operands)), lowering.count(node), columns),
-        *(*parameters, *(0.0,) * (2 - len(parameters)), lowering.new_if_read(node), *rounded),
+        *(*parameters, *(0.0,) * (2 - len(parameters)), y, *rounded),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chaski.formats.quant import QuantType
 from chaski.ml import ops
@@ -15,6 +16,7 @@ from chaski.ml.cuda.lowering import (
     Kernel,
     Lowering,
     Sizes,
+    Tail,
     is_quantized,
     matrices_of,
     matrices_of_weight,
@@ -22,8 +24,10 @@ from chaski.ml.cuda.lowering import (
     vector_of,
 )
 from chaski.ml.cuda.operations.elements import elementwise
-from chaski.ml.graph import Graph, Operand, Tensor, Weight, width
+from chaski.ml.elementwise import ELEMENTWISE
+from chaski.ml.graph import Dim, Graph, Operand, Tensor, Weight, width
 from chaski.ml.rewriting import rewritten
+from chaski.ml.rounding import BLOCK, SUPER_BLOCK
 
 __all__ = ["PRODUCTS", "add", "embedding", "product", "with_heads_apart"]
 
@@ -39,6 +43,7 @@ _LANES = 16
 _MANY = 9  # from this many tokens on, `matmul_many` multiplies
 _MANY_SUPER = 17  # the same for types with super-blocks, whose few tokens use tensor instructions too
 
+_TAIL_COLUMNS = 256  # that a warp computes: kTailColumns of tail.h
 _SHARED = 48 << 10  # shared memory that every device has for a thread block
 
 
@@ -171,16 +176,58 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
         return
     form = lowering.quantized(x)
 
-    def choose(sizes: Sizes) -> Kernel:
+    def is_few(sizes: Sizes) -> bool:
         shared = sharing(sizes)
-        few, most = (_super_blocks, _MANY_SUPER) if type in _SUPER else (_few_tokens, _MANY)
-        if shared.tokens < most or shared.usual < _MANY // 2:
-            return few(type, matrix.columns, panels, shared, lowering)
-        return _many_tokens(type, [each.rows for each in products], shared, lowering)
+        return shared.tokens < (_MANY_SUPER if type in _SUPER else _MANY) or shared.usual < _MANY // 2
+
+    def choose(sizes: Sizes) -> Kernel:
+        if not is_few(sizes):
+            return _many_tokens(type, [each.rows for each in products], sharing(sizes), lowering)
+        few = _super_blocks if type in _SUPER else _few_tokens
+        kernel = few(type, matrix.columns, panels, sharing(sizes), lowering)
+        defines = (*kernel.program.defines, *tail_defines)
+        return replace(kernel, program=Program(kernel.program.file, defines))
 
     parts = [field for each in products for field in each.fields(lowering)]
     none = (None, 0, None, None, None) * (3 - len(products))
-    lowering.step(choose, *parts, *none, matrix.columns, *form.fields, count, *experts)
+    tail_defines, tail = _tail(lowering, products, is_few)
+    lowering.step(choose, *parts, *none, matrix.columns, *form.fields, count, *experts, *tail)
+
+
+def _tail(
+    lowering: Lowering, products: Sequence[_Product], is_taken: Callable[[Sizes], bool]
+) -> tuple[tuple[tuple[str, str | int], ...], Sequence[Any]]:
+    """Return the macros and arguments by which products of few tokens compute `_elementwise_of` themselves.
+
+    Both are empty without one.
+    """
+    node = _elementwise_of(lowering, products)
+    if node is None:
+        return (), ()
+    op, rows = ELEMENTWISE[node.op], products[0].rows
+    tail = Tail(lowering.new_if_read(node), lowering.quantized_with(node), is_taken)
+    lowering.tails[node] = tail
+    parameters = [float(node.attributes[name]) for name in op.parameters]
+    leading = node.shape[0]
+    assert isinstance(leading, Dim)
+    arrivals = lowering.zeros(leading.maximum * width(node) // rows * -(-rows // _TAIL_COLUMNS))
+    defines = (
+        *(("CHASKI_FORMULA", op.name), ("CHASKI_OPERANDS", len(node.operands))),
+        ("CHASKI_SUPER_BLOCKS", int(lowering.is_super(node))),
+    )
+    return defines, (*parameters, *(0.0,) * (2 - len(parameters)), tail.y, *tail.rounded, arrivals)
+
+
+def _elementwise_of(lowering: Lowering, products: Sequence[_Product]) -> Tensor | None:
+    """Return the elementwise node that alone reads these products, if there is one and it is rounded."""
+    results = [each.result for each in products]
+    if any(lowering.uses[each] > 1 for each in results) or any(each.residual for each in products):
+        return None
+    for node in lowering.graph.nodes:
+        if node.op in ELEMENTWISE and list(node.operands) == results and node in lowering.rounding.columns:
+            block = SUPER_BLOCK if lowering.is_super(node) else BLOCK
+            return None if products[0].rows % block else node
+    return None
 
 
 def _experts(lowering: Lowering, node: Tensor) -> tuple[Callable[[Sizes], _Sharing], Sequence[Any]]:
