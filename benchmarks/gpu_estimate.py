@@ -30,6 +30,7 @@ import numpy as np
 from benchmarks.gpu_compiled import FREE, Compiled
 from benchmarks.make_models import SHAPES, write_hollow
 from benchmarks.paper_gpu import (
+    CYCLES,
     GPUS,
     Figures,
     PaperGPU,
@@ -37,7 +38,7 @@ from benchmarks.paper_gpu import (
     seconds,
     seconds_of_tail,
     waves_of,
-    without_tail,
+    without,
 )
 from chaski import _native
 from chaski.formats.quant import QuantType
@@ -106,13 +107,18 @@ class Kind:
         is_product = kernel.name in ("matmul", "matmul_super", "matmul_many")
         tail = 0.0
         if is_product:
-            plain = compiled.of(without_tail(kernel.program))[kernel.name]
+            defines = dict(kernel.program.defines)
+            no_tail = without(kernel.program, "CHASKI_FORMULA", "CHASKI_OPERANDS")
+            begun = compiled.of(no_tail)[kernel.name]
+            plain = compiled.of(without(no_tail, "CHASKI_ROW", "CHASKI_SUPER_BLOCKS"))[kernel.name]
+            assert begun.instructions is not None
             assert plain.instructions is not None
             instructions = product_instructions(kernel, plain, self.block, self.columns, self.panels)
-            if plain is not code:
-                # One token after another; a warp has every fourth pair.
-                tokens = -(-int(dict(kernel.program.defines)["CHASKI_TOKENS"]) // 4)
-                tail = seconds_of_tail(gpu, 0, tokens * (code.instructions - plain.instructions))
+            # A norm comes first. At the end, a warp rounds one token after another, of every fourth pair.
+            tail = (begun.instructions - plain.instructions) * CYCLES / gpu.clock
+            if "CHASKI_FORMULA" in defines:
+                tokens = -(-int(defines["CHASKI_TOKENS"]) // 4)
+                tail += seconds_of_tail(gpu, 0, tokens * (code.instructions - begun.instructions))
         else:
             instructions = self.scores * _PER_SCORE / self.count
             tail = seconds_of_tail(gpu, self.joined, 0) if self.joined else 0.0

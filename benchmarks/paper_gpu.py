@@ -33,14 +33,23 @@ from chaski.ml.cuda.device import Program as Source
 from chaski.ml.cuda.lowering import Kernel
 
 __all__ = [
-    *("GPUS", "Figures", "PaperGPU", "product_instructions", "seconds", "seconds_of_tail", "waves_of"),
-    "without_tail",
+    *(
+        "CYCLES",
+        "GPUS",
+        "Figures",
+        "PaperGPU",
+        "product_instructions",
+        "seconds",
+        "seconds_of_tail",
+        "waves_of",
+    ),
+    "without",
 ]
 
 _BYTES, _ISSUED = 0.85, 0.62
 """The shares of a copy's rate, and of the rate of instructions, that kernels reach."""
 _START = 1.8e-6
-_CYCLES = 2.5
+CYCLES = 2.5
 _ARRIVAL = 600e-9
 _CACHE_BYTES = 64
 
@@ -105,18 +114,17 @@ def seconds(
         waves * num_bytes / (_BYTES * gpu.copy),
         waves * instructions / (_ISSUED * gpu.issued),
         waves * products / (gpu.tensor * gpu.cores * gpu.clock),
-        once * _CYCLES / gpu.clock,
+        once * CYCLES / gpu.clock,
     )
 
 
 def seconds_of_tail(gpu: Figures, num_bytes: int, instructions: int) -> float:
     """Return the time of the last thread block after the others, with its instructions one by one."""
-    return _ARRIVAL + num_bytes / (_CACHE_BYTES * gpu.clock) + instructions * _CYCLES / gpu.clock
+    return _ARRIVAL + num_bytes / (_CACHE_BYTES * gpu.clock) + instructions * CYCLES / gpu.clock
 
 
-def without_tail(program: Source) -> Source:
-    """Return the program of a product that computes no elementwise operation."""
-    macros = ("CHASKI_FORMULA", "CHASKI_OPERANDS", "CHASKI_SUPER_BLOCKS")
+def without(program: Source, *macros: str) -> Source:
+    """Return the program that is compiled without some macros."""
     return Source(program.file, tuple(each for each in program.defines if each[0] not in macros))
 
 

@@ -51,6 +51,14 @@ def with_tail(program: Program, operation: str) -> Program:
     return Program(program.file, (*program.defines, *end))
 
 
+def with_norm(program: Program) -> Program:
+    """Return the program of a product of one token that begins with a norm."""
+    defines = tuple(each for each in program.defines if each[0] != "CHASKI_KEPT")
+    begin = (("CHASKI_KEPT", 1), ("CHASKI_ROW", 4096))
+    is_super = () if "CHASKI_FORMULA" in dict(defines) else (("CHASKI_SUPER_BLOCKS", 1),)
+    return Program(program.file, (*defines, *begin, *is_super))
+
+
 def programs_of_formats() -> list[Program]:
     found = []
     for type in QUANTIZED_TYPES:
@@ -58,11 +66,16 @@ def programs_of_formats() -> list[Program]:
         found += [Program("embedding", (format,)), *few_tokens(type), many_tokens(type.name, 4)]
         if type.name in ("Q8_0", "Q4_K", "Q6_K"):
             found += [with_tail(each, name) for each in few_tokens(type) for name in ("swiglu", "gelu")]
+        if type in K_TYPES:
+            of_one = few_tokens(type)[0]
+            found += [with_norm(each) for each in (of_one, with_tail(of_one, "swiglu"))]
     # Programs for experts differ in the starts of rows and matrices.
     found += [
         Program(each.file, (*each.defines, ("CHASKI_EXPERTS", 1)))
         for each in found
-        if each.file != "embedding" and each.defines[0][1] in ("Q8_0", "Q4_K", "MXFP4")
+        if each.file != "embedding"
+        and "CHASKI_ROW" not in dict(each.defines)
+        and each.defines[0][1] in ("Q8_0", "Q4_K", "MXFP4")
     ]
     return found
 
@@ -84,7 +97,7 @@ def other_programs() -> list[Program]:
         *(Program("embedding", (("CHASKI_WEIGHTS", each),)) for each in FLOATS),
         *(Program("quantize", (each,)) for each in rounding),
         *(
-            Program("norms", (("CHASKI_SIZE", size), each, *bounds))
+            Program("norms", (("CHASKI_ROW", size), each, *bounds))
             for size, bounds in ((128, ()), (4096, ()), (16384, (("CHASKI_BOUNDS", "1024,1"),)))
             for each in rounding
         ),
@@ -191,7 +204,8 @@ def one_of_each() -> list[Program]:
         defines = dict(program.defines)
         if defines.get("CHASKI_FORMAT", "Q4_K") == "Q4_K":
             of_kind = [
-                defines.get(f"CHASKI_{what}") for what in ("TOKENS", "SPLIT", "EXPERTS", "PAIRS", "FORMULA")
+                defines.get(f"CHASKI_{what}")
+                for what in ("TOKENS", "SPLIT", "EXPERTS", "PAIRS", "FORMULA", "ROW")
             ]
             kinds.setdefault((program.file, "CHASKI_WEIGHTS" in defines, *of_kind), program)
     return list(kinds.values())

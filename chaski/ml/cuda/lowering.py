@@ -189,6 +189,7 @@ class Lowering:
     products read as int8. `checks`, `derived`: the host's work before a run.
     `dims`: the largest size of each dimension. `forms`: those that number forms of attention.
     `tails`: elementwise nodes that some runs compute in the products of their operands.
+    `normed`: norms of rows that the products which read them compute themselves for a single token.
     `shared_parts`: objects that several nodes share, by their kind and the node that they are made from.
     """
 
@@ -212,6 +213,7 @@ class Lowering:
         self._waiting: dict[Tensor, Callable[[], None]] = {}
         self._zeros: dict[int, Constant] = {}
         self.tails: dict[Tensor, Tail] = {}
+        self.normed: set[Tensor] = set()
 
     def place(self, node: Operand) -> Buffer | Staged:
         """Return the place of a node's values."""

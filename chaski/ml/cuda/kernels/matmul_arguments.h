@@ -28,6 +28,15 @@ struct Tail {
 };
 #endif
 
+#if defined(CHASKI_ROW)
+// The row of floats whose RMS norm is multiplied instead of rounded activations.
+struct NormedRow {
+    const float* x;
+    const float* weight;
+    float eps;
+};
+#endif
+
 // Several matrices of one format that multiply the same activations; unused parts have no rows.
 struct Matmul {
     Part parts[3];
@@ -41,8 +50,11 @@ struct Matmul {
 #if defined(CHASKI_FORMULA)
     Tail tail;
 #endif
+#if defined(CHASKI_ROW)
+    NormedRow normed;
+#endif
 };
-#if !defined(CHASKI_FORMULA)
+#if !defined(CHASKI_FORMULA) && !defined(CHASKI_ROW)
 static_assert(sizeof(Matmul) == 168 + kExpertsBytes, "as a launch packs it");
 #endif
 

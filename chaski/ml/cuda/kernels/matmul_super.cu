@@ -9,14 +9,18 @@
 #include "stages.h"
 #include "supers.h"
 #include "tail.h"
+#if defined(CHASKI_ROW)
+#include "norms.h"
+#endif
 
 namespace chaski::CHASKI_ISA {
 
 constexpr int kTokens = CHASKI_TOKENS, kTiles = (kTokens + 7) / 8;
 static_assert(kTokens == 1 || kTokens % 8 == 0);
 constexpr int kWarps = CHASKI_WARPS;
-// True if a warp multiplies the same elements of k in every panel, so that it copies activations once.
-constexpr bool kIsKept = CHASKI_KEPT;
+// The number of super-blocks that a warp multiplies in every panel, if it has the activations of all of them
+// in shared memory; 0 if it copies the activations of each stage.
+constexpr int kKept = CHASKI_KEPT;
 // Groups of 16 lanes that add up floats.
 constexpr int kChains = kTokens == 1 ? 2 : 8;
 constexpr int kStages = 2;  // one is multiplied while another is copied
@@ -37,8 +41,13 @@ template <class Format>
 struct Slab {
     uint32_t sources[16];  // the number of the first super-block of each token's activations
     alignas(16) uint8_t weights[kStages][kWarps][Format::kBytes + 64];
-    Activated<Format> tokens[kIsKept ? 1 : kStages][kWarps];
+    Activated<Format> tokens[kKept > 0 ? kKept : kStages][kWarps];
     float floats[2][kWarps][kTokens][kLanes];
+
+    // The activations of a stage that begins with super-block number `begin`.
+    CHASKI_INLINE Activated<Format> (&tokens_of(int begin, int index)) [kWarps] {
+        return tokens[kKept == 0 ? index % kStages : kKept == 1 ? 0 : begin / kWarps];
+    }
 };
 
 // Starts copying a super-block of all tokens. `number`: its number in a row.
@@ -197,6 +206,41 @@ struct Panel {
     }
 };
 
+#if defined(CHASKI_ROW)
+
+// Puts the norm of a row in the place of activations: it is rounded by the warps that multiply it. The row is
+// in the memory of the second stage's weights meanwhile.
+template <class Format>
+CHASKI_INLINE void put_normed(const Matmul& a, const Elements<32 * kWarps>& weight, bool has_elements,
+                              Slab<Format>& slab) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, thread = static_cast<int>(threadIdx.x) % 32;
+    auto* row = reinterpret_cast<float*>(slab.weights[1]);
+    static_assert(sizeof(slab.weights[1]) >= sizeof(float) * (kRowFloats + 1) && kTokens == 1);
+    Elements<32 * kWarps> x;
+    if (has_elements) x.load(a.normed.x, 0.0f);
+    rms_norm_of(x, weight, a.normed.eps, row, has_elements);
+    if (!has_elements) return;
+    auto* super = reinterpret_cast<SuperScale*>(slab.floats[0][warp]);
+    float* scales = slab.floats[1][warp][0];
+    static_assert(sizeof(*super) <= sizeof(slab.floats[0][0]));
+#pragma unroll
+    for (int round = 0; round < kKept; ++round) {
+        if ((round * kWarps + warp) * kSuperElements >= kSize) return;
+        auto& to = slab.tokens[round][warp];
+        const Quantized parts{reinterpret_cast<int8_t*>(to.values[0]), scales,
+                              reinterpret_cast<int16_t*>(to.sums[0]), super};
+        quantize_super_block(x.x[round], kEach * thread, true, parts);
+        device::barrier_of_warp();
+        constexpr int kWords = sizeof(SuperScale) / 4;
+        if (thread < kWords) {
+            to.scales[0][thread == 0 ? 0 : thread + 3] = reinterpret_cast<const int32_t*>(super)[thread];
+        }
+        device::barrier_of_warp();
+    }
+}
+
+#endif
+
 template <class Format>
 CHASKI_INLINE void multiply_panels(const Matmul& a) {
     using Work = Stage<Format, kWarps, 1, 32>;
@@ -214,6 +258,10 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     fetch_first(share.weights());
 #else
     fetch_first(0);
+#if defined(CHASKI_ROW)
+    Elements<32 * kWarps> weight;
+    if (is_multiplying) weight.load(a.normed.weight, 1.0f);
+#endif
     device::begin();
     const Share share(a.experts, a.n, kTokens);
     if (share.is_empty()) return;
@@ -223,9 +271,13 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
     barrier();
     const auto fetch_activations = [&](const Work& of, int index) {
         if (of.is_after_all() || warp >= of.count) return;
-        fetch_tokens(a, slab.sources, of.begin + warp, slab.tokens[kIsKept ? 0 : index % kStages][warp]);
+        fetch_tokens(a, slab.sources, of.begin + warp, slab.tokens_of(of.begin, index)[warp]);
     };
+#if defined(CHASKI_ROW)
+    put_normed(a, weight, is_multiplying, slab);
+#else
     if (is_multiplying) fetch_activations(work, 0);
+#endif
     device::end_copies();
     if (is_multiplying) {
         for (int index = 0; !work.is_after_all(); ++index) {
@@ -233,12 +285,12 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
             barrier();
             const Work next = work.next(a);
             next.fetch(a, share.weights(), slab.weights[(index + 1) % kStages][0]);
-            if (!kIsKept) fetch_activations(next, index + 1);
+            if (kKept == 0) fetch_activations(next, index + 1);
             device::end_copies();
             if (warp < work.count) {
                 auto& to = slab.floats[index % 2][warp];
                 const Panel<Format> panel{slab.weights[index % kStages][warp],
-                                          slab.tokens[kIsKept ? 0 : index % kStages][warp]};
+                                          slab.tokens_of(work.begin, index)[warp]};
                 panel.multiply([&](int token, int row, float value) { to[token][row] = value; });
             }
             work = next;
@@ -258,11 +310,17 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         for (int tile = 0; tile < kTiles; ++tile) {
             const int token = 8 * tile + chain;
             if (token >= kTokens) break;
-            const SuperScale* supers = a.supers + slab.sources[token] + work.begin;
+            const auto unit_of = [&](int step) __attribute__((always_inline)) {
+#if defined(CHASKI_ROW)
+                return device::as_float(slab.tokens_of(work.begin, index)[step].scales[0][0]);
+#else
+                return a.supers[slab.sources[token] + work.begin + step].unit;
+#endif
+            };
             const auto& from = slab.floats[index % 2];
 #pragma unroll 4
             for (int step = 0; step < work.count; ++step) {
-                y[tile] = device::fma(from[step][token][lane()], supers[step].unit, y[tile]);
+                y[tile] = device::fma(from[step][token][lane()], unit_of(step), y[tile]);
             }
             if (!is_last) continue;
             results.put(a, share, work, tile, token, y[tile]);

@@ -34,14 +34,16 @@ def _norm(lowering: Lowering, node: Tensor, x: Tensor, weight: Weight | None, bi
     threads = min(1024, -(-size // 256) * 32)  # with eight elements each, or more in wide rows
     # Threads of a wide row would take more registers than 1,024 of them have.
     bounds = (("CHASKI_BOUNDS", "1024,1"),) if size > 8 * 1024 else ()
-    program = lowering.rounding_program("norms", node, ("CHASKI_SIZE", size), *bounds)
+    program = lowering.rounding_program("norms", node, ("CHASKI_ROW", size), *bounds)
     positions = -(-size // 16)  # positions of each of 16 lanes; below, the distance between lanes
     shared = 4 * (16 * 4 * (-(-positions // 4) | 1) + 16 + 1)
     # A separate step rounds rows of several heads.
     rounded = lowering.quantized_with(node) if heads == 1 else (None,) * 4
     y = lowering.new_if_read(node) if heads == 1 else lowering.new(node)
 
-    def choose(sizes: Sizes) -> Kernel:
+    def choose(sizes: Sizes) -> Kernel | None:
+        if sizes[dim] == 1 and node in lowering.normed:
+            return None
         return Kernel(program, op, (sizes[dim] * heads, 1, 1), threads, shared)
 
     lowering.step(

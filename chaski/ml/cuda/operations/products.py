@@ -184,14 +184,37 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
         if not is_few(sizes):
             return _many_tokens(type, [each.rows for each in products], sharing(sizes), lowering)
         few = _super_blocks if type in _SUPER else _few_tokens
-        kernel = few(type, matrix.columns, panels, sharing(sizes), lowering)
-        defines = (*kernel.program.defines, *tail_defines)
-        return replace(kernel, program=Program(kernel.program.file, defines))
+        kernel, defines = few(type, matrix.columns, panels, sharing(sizes), lowering), tail_defines
+        if normed and sharing(sizes).tokens == 1:
+            kernel = _super_blocks(type, matrix.columns, panels, sharing(sizes), lowering, is_normed=True)
+            defines = (*(defines or (("CHASKI_SUPER_BLOCKS", 1),)), ("CHASKI_ROW", matrix.columns))
+        return replace(kernel, program=Program(kernel.program.file, (*kernel.program.defines, *defines)))
 
     parts = [field for each in products for field in each.fields(lowering)]
     none = (None, 0, None, None, None) * (3 - len(products))
     tail_defines, tail = _tail(lowering, products, is_few)
-    lowering.step(choose, *parts, *none, matrix.columns, *form.fields, count, *experts, *tail)
+    normed = _norm_of(lowering, x)
+    lowering.step(choose, *parts, *none, matrix.columns, *form.fields, count, *experts, *tail, *normed)
+
+
+def _norm_of(lowering: Lowering, x: Tensor) -> Sequence[Any]:
+    """Return the arguments of the norm of rows that products of a single token compute; empty if they do not.
+
+    All readers of x must be products that have room for it.
+    """
+    if x.op != "rms_norm" or x in lowering.rounding.floats or not lowering.is_super(x):
+        return ()
+    room, columns = lowering.shared_memory, width(x)
+    readers = [node for node in lowering.graph.nodes if x in node.operands]
+    types = [QuantType(matrix_of(node).type) if node.op == "linear" else None for node in readers]
+    if x.shape[-1] != columns or not all(
+        type in _SUPER and _warps(type, columns, 1, room, is_normed=True) for type in types
+    ):
+        return ()
+    lowering.normed.add(x)
+    source, weight, *_ = (*x.operands, None)
+    assert isinstance(weight, Weight | None)
+    return source, vector_of(weight), float(x.attributes["eps"])
 
 
 def _tail(
@@ -282,32 +305,54 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
     return Kernel(Program("matmul", defines), "matmul", grid, threads, shared, is_early=True)
 
 
+def _slab_bytes(type: QuantType, columns: int, own: int, warps: int, *, is_normed: bool) -> int:
+    """Return the bytes of `Slab` in matmul_super.cu."""
+    turns = -(-columns // (type.block_size * warps))
+    tokens = own * (256 + 16 + 48) + (own if type in _WITH_SUMS else 1) * 32
+    weights = _LANES * type.block_bytes + 64
+    return 64 + warps * (
+        2 * weights + (turns if is_normed else min(2, turns)) * tokens + 2 * own * 4 * _LANES
+    )
+
+
+def _warps(type: QuantType, columns: int, own: int, room: int, *, is_normed: bool) -> int:
+    """Return the number of warps that multiply super-blocks by `own` tokens; 0 if none has room."""
+    blocks = columns // type.block_size
+    for warps in range(min(16, blocks), 0, -1):
+        fewest = -(-blocks // -(-blocks // warps))  # that take the same number of turns
+        # A row of floats, as in norms.h, lies in the memory of one stage of weights.
+        row = 4 * (_LANES * 4 * (-(-columns // (4 * _LANES)) | 1) + 17) if is_normed else 0
+        has_row = row <= fewest * (_LANES * type.block_bytes + 64)
+        if has_row and _slab_bytes(type, columns, own, warps, is_normed=is_normed) <= room:
+            return fewest
+    return 0
+
+
 def _super_blocks(
-    type: QuantType, columns: int, panels: int, sharing: _Sharing, lowering: Lowering
+    type: QuantType,
+    columns: int,
+    panels: int,
+    sharing: _Sharing,
+    lowering: Lowering,
+    *,
+    is_normed: bool = False,
 ) -> Kernel:
     """Return a kernel for super-blocks whose thread blocks go from panel to panel, for up to 16 tokens each.
 
-    Each warp multiplies one super-block of a panel at a time, by 1, 8 or 16 tokens.
+    Each warp multiplies one super-block of a panel at a time, by 1, 8 or 16 tokens. `is_normed`: it computes
+    the norm of a single token.
     """
     own = 1 if sharing.most == 1 else 8 if sharing.usual <= 8 else 16
-    blocks = columns // type.block_size
-
-    def memory(warps: int) -> int:
-        """Return the bytes of `Slab` in matmul_super.cu."""
-        tokens = own * (256 + 16 + 48) + (own if type in _WITH_SUMS else 1) * 32
-        weights = _LANES * type.block_bytes + 64
-        return 64 + warps * (2 * weights + (1 if blocks <= warps else 2) * tokens + 2 * own * 4 * _LANES)
-
-    warps = next(each for each in range(min(16, blocks), 0, -1) if memory(each) <= lowering.shared_memory)
-    warps = -(-blocks // -(-blocks // warps))  # as few as take the same number of turns
-    shared = memory(warps)
+    warps = _warps(type, columns, own, lowering.shared_memory, is_normed=is_normed)
+    turns = -(-columns // (type.block_size * warps))
+    shared = _slab_bytes(type, columns, own, warps, is_normed=is_normed)
     threads = 32 * warps + _LANES * (2 if own == 1 else 8)
     each = max(1, min(2, 768 // threads, lowering.shared_memory // shared))
     defines = (
         *_format(type),
         ("CHASKI_TOKENS", own),
         ("CHASKI_WARPS", warps),
-        ("CHASKI_KEPT", int(blocks <= warps)),
+        ("CHASKI_KEPT", turns if is_normed or turns == 1 else 0),
         ("CHASKI_BOUNDS", f"{threads},{each}"),
         *sharing.defines,
     )
