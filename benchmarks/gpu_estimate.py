@@ -63,6 +63,12 @@ _ATTENTION = ("attention", "attention_chunk")
 _PER_SCORE = 165 / 32
 """Instructions of warps for a query, a key and its value, read off the machine code."""
 
+_TAIL_MACROS = (
+    *("CHASKI_FORMULA", "CHASKI_OPERANDS", "CHASKI_KEYS", "CHASKI_VALUES", "CHASKI_SIZE"),
+    *("CHASKI_VALUE_SIZE", "CHASKI_KEY_PART", "CHASKI_VALUE_PART", "CHASKI_PAIRS", "CHASKI_NEOX"),
+)
+"""The macros of products that end with more; see tail.h."""
+
 _CHUNK = 256
 """Entries of the history that a thread block reads."""
 
@@ -108,7 +114,7 @@ class Kind:
         tail = 0.0
         if is_product:
             defines = dict(kernel.program.defines)
-            no_tail = without(kernel.program, "CHASKI_FORMULA", "CHASKI_OPERANDS")
+            no_tail = without(kernel.program, *_TAIL_MACROS)
             begun = compiled.of(no_tail)[kernel.name]
             plain = compiled.of(without(no_tail, "CHASKI_ROW", "CHASKI_SUPER_BLOCKS"))[kernel.name]
             assert begun.instructions is not None
@@ -116,7 +122,7 @@ class Kind:
             instructions = product_instructions(kernel, plain, self.block, self.columns, self.panels)
             # A norm comes first. At the end, a warp rounds one token after another, of every fourth pair.
             tail = (begun.instructions - plain.instructions) * CYCLES / gpu.clock
-            if "CHASKI_FORMULA" in defines:
+            if "CHASKI_FORMULA" in defines or "CHASKI_PAIRS" in defines:
                 tokens = -(-int(defines["CHASKI_TOKENS"]) // 4)
                 tail += seconds_of_tail(gpu, 0, tokens * (code.instructions - begun.instructions))
         else:

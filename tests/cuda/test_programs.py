@@ -51,6 +51,14 @@ def with_tail(program: Program, operation: str) -> Program:
     return Program(program.file, (*program.defines, *end))
 
 
+def with_heads(program: Program, type: str) -> Program:
+    """Return the program that turns and stores heads of queries, keys and values."""
+    types = (("CHASKI_KEYS", f"DType::{type}"), ("CHASKI_VALUES", f"DType::{type}"))
+    sizes = (("CHASKI_SIZE", 128), ("CHASKI_VALUE_SIZE", 128), ("CHASKI_PAIRS", 64), ("CHASKI_NEOX", 0))
+    parts = (("CHASKI_KEY_PART", 1), ("CHASKI_VALUE_PART", 2))
+    return Program(program.file, (*program.defines, *types, *sizes, *parts))
+
+
 def with_norm(program: Program) -> Program:
     """Return the program of a product of one token that begins with a norm."""
     defines = tuple(each for each in program.defines if each[0] != "CHASKI_KEPT")
@@ -66,15 +74,18 @@ def programs_of_formats() -> list[Program]:
         found += [Program("embedding", (format,)), *few_tokens(type), many_tokens(type.name, 4)]
         if type.name in ("Q8_0", "Q4_K", "Q6_K"):
             found += [with_tail(each, name) for each in few_tokens(type) for name in ("swiglu", "gelu")]
+            found += [with_heads(each, stored) for each in few_tokens(type) for stored in ("I16", "Q8_0")]
         if type in K_TYPES:
             of_one = few_tokens(type)[0]
-            found += [with_norm(each) for each in (of_one, with_tail(of_one, "swiglu"))]
+            found += [
+                with_norm(each) for each in (of_one, with_tail(of_one, "swiglu"), with_heads(of_one, "I16"))
+            ]
     # Programs for experts differ in the starts of rows and matrices.
     found += [
         Program(each.file, (*each.defines, ("CHASKI_EXPERTS", 1)))
         for each in found
         if each.file != "embedding"
-        and "CHASKI_ROW" not in dict(each.defines)
+        and dict(each.defines).keys().isdisjoint(("CHASKI_ROW", "CHASKI_PAIRS"))
         and each.defines[0][1] in ("Q8_0", "Q4_K", "MXFP4")
     ]
     return found

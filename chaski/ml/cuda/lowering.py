@@ -32,6 +32,7 @@ __all__ = [
     "Count",
     "Derived",
     "Double",
+    "HeadsTail",
     "Kernel",
     "Lowering",
     "Made",
@@ -142,6 +143,22 @@ class Tail(Struct, frozen=True):
     is_taken: Callable[[Sizes], bool]
 
 
+class HeadsTail(Struct, eq=False):
+    """Products that turn and store the heads of queries, keys and values in runs with a single token.
+
+    `queries`: the place of turned queries. `dim`: the number of tokens. `is_complete`: whether all products
+    of a layer's queries, keys and values can do it, so that no other kernel does.
+    """
+
+    queries: Buffer | None
+    dim: str
+    is_complete: bool = False
+
+    def is_taken(self, sizes: Sizes) -> bool:
+        """Return whether the products do it in runs of these sizes."""
+        return self.is_complete and sizes[self.dim] == 1
+
+
 class Step(Struct, frozen=True):
     """A kernel and its arguments. `choose` returns None if a run of these sizes does not need it."""
 
@@ -190,6 +207,7 @@ class Lowering:
     `dims`: the largest size of each dimension. `forms`: those that number forms of attention.
     `tails`: elementwise nodes that some runs compute in the products of their operands.
     `normed`: norms of rows that the products which read them compute themselves for a single token.
+    `heads`: products that may turn queries, or store keys or values, by the node that turns or stores.
     `shared_parts`: objects that several nodes share, by their kind and the node that they are made from.
     """
 
@@ -214,12 +232,17 @@ class Lowering:
         self._zeros: dict[int, Constant] = {}
         self.tails: dict[Tensor, Tail] = {}
         self.normed: set[Tensor] = set()
+        self.heads: dict[Tensor, HeadsTail] = {}
 
     def place(self, node: Operand) -> Buffer | Staged:
         """Return the place of a node's values."""
         source = source_of(node)
         self.finish(source)
         return self.staged[source] if source in self.staged else self._buffers[source]
+
+    def is_placed(self, node: Tensor) -> bool:
+        """Return whether a node has a place already."""
+        return node in self.staged or node in self._buffers
 
     def wait_with(self, node: Tensor, emit: Callable[[], None]) -> None:
         """Defer a node: `emit` computes it when another node reads it, unless `taken` is called before."""

@@ -5,6 +5,8 @@
 #include "experts.h"
 #if defined(CHASKI_FORMULA)
 #include "quantize.h"
+#elif defined(CHASKI_PAIRS)
+#include "store.h"
 #endif
 
 namespace chaski::CHASKI_ISA {
@@ -25,6 +27,17 @@ struct Tail {
     float* y;  // or null
     Quantized quantized;
     uint32_t* arrivals;  // [row][256 columns] of the result; zeros before and after
+};
+#elif defined(CHASKI_PAIRS)
+// What happens to the results, which are heads of queries, keys and values: see tail.h.
+struct Tail {
+    const int32_t* cells;
+    const float* angles;  // [token][2][pairs]
+    float* queries;       // turned
+    Storage keys;
+    Storage values;
+    int64_t pairs;       // of heads, at most
+    uint32_t* arrivals;  // [token][part][pair of heads]; zeros before and after
 };
 #endif
 
@@ -47,14 +60,14 @@ struct Matmul {
     const SuperScale* supers;
     Count n;
     [[no_unique_address]] Experts experts;
-#if defined(CHASKI_FORMULA)
+#if defined(CHASKI_FORMULA) || defined(CHASKI_PAIRS)
     Tail tail;
 #endif
 #if defined(CHASKI_ROW)
     NormedRow normed;
 #endif
 };
-#if !defined(CHASKI_FORMULA) && !defined(CHASKI_ROW)
+#if !defined(CHASKI_FORMULA) && !defined(CHASKI_PAIRS) && !defined(CHASKI_ROW)
 static_assert(sizeof(Matmul) == 168 + kExpertsBytes, "as a launch packs it");
 #endif
 

@@ -102,7 +102,16 @@ def _store(lowering: Lowering, keys: Tensor | None, values: Tensor | None) -> No
         assert isinstance(angles.shape[2], int)
         pairs, neox = angles.shape[2], int(turned_keys.attributes["neox"])
     parts: list[Any] = [Count(dim), cells, angles, *_heads(turned_queries, turned_queries)]
-    parts.append(None if turned_queries is None else lowering.new(turned_queries))
+    tails = [lowering.heads.get(node) for node in (turned_queries, *stores) if node is not None]
+    known = [tail for tail in tails if tail is not None]
+    are_known = len(known) == len(tails)
+    for tail in known if are_known else ():
+        tail.is_complete = True
+    if turned_queries is None:
+        parts.append(None)
+    else:
+        is_known = turned_queries in lowering.heads
+        parts.append(lowering.place(turned_queries) if is_known else lowering.new(turned_queries))
     types, sizes_of_heads = [], []
     warps = -(-_number_of_heads(turned_queries) // 2)
     for node in (keys, values):
@@ -131,7 +140,9 @@ def _store(lowering: Lowering, keys: Tensor | None, values: Tensor | None) -> No
         ),
     )
 
-    def choose(sizes: Sizes) -> Kernel:
+    def choose(sizes: Sizes) -> Kernel | None:
+        if are_known and known[0].is_taken(sizes):
+            return None
         return Kernel(program, "store", (sizes[dim], -(-warps // 2), 1), 64)
 
     lowering.step(choose, *parts)

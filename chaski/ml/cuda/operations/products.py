@@ -24,6 +24,7 @@ from chaski.ml.cuda.lowering import (
     vector_of,
 )
 from chaski.ml.cuda.operations.elements import elementwise
+from chaski.ml.cuda.operations.heads import tail_of_heads
 from chaski.ml.elementwise import ELEMENTWISE
 from chaski.ml.graph import Dim, Graph, Operand, Tensor, Weight, width
 from chaski.ml.rewriting import rewritten
@@ -184,15 +185,26 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
         if not is_few(sizes):
             return _many_tokens(type, [each.rows for each in products], sharing(sizes), lowering)
         few = _super_blocks if type in _SUPER else _few_tokens
-        kernel, defines = few(type, matrix.columns, panels, sharing(sizes), lowering), tail_defines
+        kernel = few(type, matrix.columns, panels, sharing(sizes), lowering)
+        defines = tail_defines if is_taken(sizes) else ()
         if normed and sharing(sizes).tokens == 1:
             kernel = _super_blocks(type, matrix.columns, panels, sharing(sizes), lowering, is_normed=True)
-            defines = (*(defines or (("CHASKI_SUPER_BLOCKS", 1),)), ("CHASKI_ROW", matrix.columns))
+            is_told = "CHASKI_SUPER_BLOCKS" in dict(defines)
+            defines = (
+                *defines,
+                *(() if is_told else (("CHASKI_SUPER_BLOCKS", 1),)),
+                ("CHASKI_ROW", matrix.columns),
+            )
         return replace(kernel, program=Program(kernel.program.file, (*kernel.program.defines, *defines)))
 
     parts = [field for each in products for field in each.fields(lowering)]
     none = (None, 0, None, None, None) * (3 - len(products))
-    tail_defines, tail = _tail(lowering, products, is_few)
+
+    def is_fewer(sizes: Sizes) -> bool:
+        # With more rows, each warp would round four of them one after the other at the end.
+        return is_few(sizes) and sharing(sizes).usual <= 8
+
+    tail_defines, tail, is_taken = _tail(lowering, products, is_fewer)
     normed = _norm_of(lowering, x)
     lowering.step(choose, *parts, *none, matrix.columns, *form.fields, count, *experts, *tail, *normed)
 
@@ -218,17 +230,22 @@ def _norm_of(lowering: Lowering, x: Tensor) -> Sequence[Any]:
 
 
 def _tail(
-    lowering: Lowering, products: Sequence[_Product], is_taken: Callable[[Sizes], bool]
-) -> tuple[tuple[tuple[str, str | int], ...], Sequence[Any]]:
-    """Return the macros and arguments by which products of few tokens compute `_elementwise_of` themselves.
+    lowering: Lowering, products: Sequence[_Product], is_fewer: Callable[[Sizes], bool]
+) -> tuple[tuple[tuple[str, str | int], ...], Sequence[Any], Callable[[Sizes], bool]]:
+    """Return the macros and arguments by which products of few tokens end with more, and when they do.
 
-    Both are empty without one.
+    They compute `_elementwise_of`, or turn and store the heads of a single token: with more, each warp would
+    store several heads one after the other. Without either, macros and arguments are empty.
     """
+    is_sum = any(each.residual for each in products)
+    heads = None if is_sum else tail_of_heads(lowering, [each.result for each in products])
+    if heads is not None:
+        return heads
     node = _elementwise_of(lowering, products)
     if node is None:
-        return (), ()
+        return (), (), is_fewer
     op, rows = ELEMENTWISE[node.op], products[0].rows
-    tail = Tail(lowering.new_if_read(node), lowering.quantized_with(node), is_taken)
+    tail = Tail(lowering.new_if_read(node), lowering.quantized_with(node), is_fewer)
     lowering.tails[node] = tail
     parameters = [float(node.attributes[name]) for name in op.parameters]
     leading = node.shape[0]
@@ -238,7 +255,7 @@ def _tail(
         *(("CHASKI_FORMULA", op.name), ("CHASKI_OPERANDS", len(node.operands))),
         ("CHASKI_SUPER_BLOCKS", int(lowering.is_super(node))),
     )
-    return defines, (*parameters, *(0.0,) * (2 - len(parameters)), tail.y, *tail.rounded, arrivals)
+    return defines, (*parameters, *(0.0,) * (2 - len(parameters)), tail.y, *tail.rounded, arrivals), is_fewer
 
 
 def _elementwise_of(lowering: Lowering, products: Sequence[_Product]) -> Tensor | None:
