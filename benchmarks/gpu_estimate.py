@@ -51,6 +51,7 @@ from chaski.ml.cuda.lowering import Kernel, Matrix, Step
 from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.cuda.storage import KVStorage
 from chaski.ml.graph import DType
+from chaski.ml.ops import NUM_CHANCES
 from chaski.ml.plan import Input
 from chaski.model.config import DecoderConfig
 from chaski.model.file_dialects import open_model
@@ -241,9 +242,10 @@ def host_seconds(gpu: Figures, path: Path, sequences: int, before: int, steps: i
             batch = batch_of(sequences, position, position + 1)
             inputs: dict[str, Input] = {**program.prepare(batch)}
             inputs["num_top_logits"] = np.ones(sequences, np.int32)
+            inputs["chances"] = np.zeros((sequences, NUM_CHANCES), np.int32)
             if run is not None:
                 run.drop_outputs()
-                inputs["tokens"] = run.largest(batch.tokens, range(sequences), range(sequences))
+                inputs["tokens"] = run.with_samples(batch.tokens, range(sequences), range(sequences))
             began = perf_counter()
             launch = program._plan.launch(inputs)
             found.append(perf_counter() - began)

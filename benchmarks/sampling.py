@@ -44,8 +44,13 @@ class Clock:
         self._wait(most)
         self._ended = time.perf_counter()
 
-    def _launching(self, values: Mapping[str, Input], num_top_logits: Sequence[int] = ()) -> Run:
-        run = self._launch(values, num_top_logits)
+    def _launching(
+        self,
+        values: Mapping[str, Input],
+        num_top_logits: Sequence[int] = (),
+        chances: Sequence[Sequence[int]] = (),
+    ) -> Run:
+        run = self._launch(values, num_top_logits, chances)
         self.pauses.append(time.perf_counter() - self._ended)
         return run
 

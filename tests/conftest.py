@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from chaski.env import variables
 from tests.tiny_llama import write_tiny_llama
 
 # Background jobs may ignore Ctrl-C, and the processes that tests start and interrupt would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long examples take depends on what else the machine does.
+settings.register_profile("chaski", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("chaski")
 
 # Models in tests are tiny and two files run at once, so a second thread would mostly wait for the first.
 # Tests of multi-threaded behaviour set two.

@@ -53,6 +53,7 @@ from chaski.ml.recurrent_ops import (
 )
 
 __all__ = [
+    "NUM_CHANCES",
     "DistanceBias",
     "add_vector",
     "attention",
@@ -95,6 +96,7 @@ __all__ = [
     "rope",
     "rope_table",
     "rotate_cells",
+    "sample",
     "scale_heads",
     "scale_rows",
     "scatter",
@@ -115,6 +117,9 @@ __all__ = [
     "token_numbers",
     "top_k",
 ]
+
+NUM_CHANCES = 6
+"""Numbers that `sample` reads for each row."""
 
 
 def embedding(ids: Tensor, table: Weight) -> Tensor:
@@ -350,6 +355,22 @@ def top_k(x: Tensor, counts: Tensor, max_k: int) -> Tensor:
     """
     require(len(x.shape) == 2 and counts.shape == x.shape[:1], "top_k", x.shape, counts.shape)
     return x.graph.record("top_k", (x, counts), (x.shape[0], 2, max_k), max_k=max_k)
+
+
+def sample(top: Tensor, chances: Tensor) -> Tensor:
+    """Return the id of the token that a sampler would choose from each row of `top_k` -> (n, 1), as floats.
+
+    `chances` (n, `NUM_CHANCES`) int32 contains for each row a random number below 2**24, and the bits of the
+    temperature (float32), of top_p and of min_p (float64, the low half first). A temperature of 0 takes the
+    largest. `chaski.sample.transforms` defines the steps. The result is undefined for rows with a `counts` of
+    0, and where a sampler would refuse the logits.
+    """
+    fits = top.op == "top_k" and chances.shape == (top.shape[0], NUM_CHANCES)
+    require(fits, "sample", top.op, chances.shape)
+    x, counts = top.operands
+    assert isinstance(x, Tensor)
+    size = min(top.attributes["max_k"], x.shape[1])
+    return top.graph.record("sample", (top, counts, chances), (top.shape[0], 1), size=size)
 
 
 def scale_rows(x: Tensor, factors: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from chaski.ml import ops
 from chaski.ml.backend import Backend
 from chaski.ml.graph import Adapters, AdapterTable, Dim, DType, Graph, Tensor, Weight
 from chaski.ml.graph_digest import graph_digest
+from chaski.ml.ops import NUM_CHANCES
 from chaski.ml.plan import FromLaunch, Input, Launch, Plan
 from chaski.model.attached import AttachedDraft
 from chaski.model.input import HiddenStates, ImageRows, Inputs
@@ -65,13 +66,19 @@ class Run(Struct, frozen=True, eq=False):
         """Fetch only top logits from now on, so that the next run need not keep the outputs."""
         self.launch.drop("outputs")
 
-    def largest(self, tokens: npt.NDArray[np.int32], places: Sequence[int], rows: Sequence[int]) -> Input:
-        """Return `tokens` with those at `places` replaced by the ids of the largest logits of `rows`.
+    def samples(self) -> npt.NDArray[np.float32]:
+        """Return the tokens that the plan sampled, (len(batch.outputs),), if it launches ahead."""
+        return self.launch.rows("samples")[:, 0]
+
+    def with_samples(
+        self, tokens: npt.NDArray[np.int32], places: Sequence[int], rows: Sequence[int]
+    ) -> Input:
+        """Return `tokens` with those at `places` replaced by the samples of `rows`.
 
         The result may still be under computation.
         """
         where = np.array(places, np.int32), np.array(rows, np.int32)
-        return FromLaunch(tokens, where[0], self.launch, "top_logits", where[1], self.max_top_logits)
+        return FromLaunch(tokens, where[0], self.launch, "samples", where[1], 0)
 
 
 class Program:
@@ -109,6 +116,7 @@ class Program:
         graph = Graph()
         self._width = self._record(graph, *self._dims())
         self.digest = graph_digest(graph)
+        self._record_samples(graph)
         self._plan = backend.compile(graph)
         self._adapted: Adapted | None = None
         self._open: deque[Launch] = deque()  # launched batches that `wait` has not finished
@@ -120,7 +128,7 @@ class Program:
 
     @property
     def launches_ahead(self) -> bool:
-        """Return whether a batch with tokens of `Run.largest` can be launched at once."""
+        """Return whether a batch with tokens of `Run.with_samples` can be launched at once."""
         return self._backend.launches_ahead and self.max_top_logits > 0
 
     def adapted(self, slots: int) -> Adapted:
@@ -142,6 +150,7 @@ class Program:
             )
             graph.adapters = Adapters(table, lists, uses, weights)
             self._record(graph, tokens, outputs)
+            self._record_samples(graph)
             embedded = {each for node in graph.nodes if node.op == "embedding" for each in node.operands}
             numbers = {w: n for w, n in graph.adapters.numbers.items() if w not in embedded}
             self._adapted = Adapted(self._backend.compile(graph), table, numbers)
@@ -168,6 +177,13 @@ class Program:
             counts = graph.input("num_top_logits", (outputs,), DType.I32)
             graph.output("top_logits", ops.top_k(found, counts, self.max_top_logits))
         return math.prod(size for size in found.shape[1:] if isinstance(size, int))
+
+    def _record_samples(self, graph: Graph) -> None:
+        """Record the choice of tokens. It is not part of the digest: no cache depends on it."""
+        if self.launches_ahead:
+            top = graph.outputs["top_logits"]
+            chances = graph.input("chances", (top.shape[0], NUM_CHANCES), DType.I32)
+            graph.output("samples", ops.sample(top, chances))
 
     def prepare(self, batch: Batch) -> Mapping[str, npt.NDArray[Any]]:
         """Make room for a batch in the cache; return the inputs for `launch`.
@@ -198,14 +214,23 @@ class Program:
             values["coordinates"] = alike if found is None else found
         return values
 
-    def launch(self, values: Mapping[str, Input], num_top_logits: Sequence[int] = ()) -> Run:
+    def launch(
+        self,
+        values: Mapping[str, Input],
+        num_top_logits: Sequence[int] = (),
+        chances: Sequence[Sequence[int]] = (),
+    ) -> Run:
         """Begin to compute the batch that was prepared last, after the batches launched before it.
 
         `num_top_logits`: for each output, the number of top logits that `top_logits` returns; none if empty.
+        `chances`: for each output, the numbers for `ops.sample`, where the plan launches ahead.
         """
         if self.max_top_logits:
             counts = np.array(num_top_logits or [0] * len(values["outputs"]), np.int32)
             values = {**values, "num_top_logits": counts}
+        if self.launches_ahead:
+            found = chances or [[0] * NUM_CHANCES] * len(values["outputs"])
+            values = {**values, "chances": np.array(found, np.int32).reshape(-1, NUM_CHANCES)}
         plan = self._plan
         if "adapter_lists" in values:
             assert self._adapted is not None, "the adapters of the batch are in its table"

@@ -26,6 +26,7 @@ __all__ = ["Sampled", "Sampler", "TokenLogprob", "scored"]
 _ignoring_overflow = np.errstate(over="ignore")
 # Up to this top_k, sorting the candidates is faster than avoiding it.
 _MAX_SORTED = 1024
+_NO_CHANCE = (0,) * 6  # at a temperature of 0, the largest logit is chosen
 
 
 class TokenLogprob(NamedTuple):
@@ -73,6 +74,7 @@ class Sampler:
         self._needs_all_logits = options.needs_all_logits or bool(self._rules.bad_words)
         self._has_penalties = options.has_penalties
         self._notes_seen = options.repetition_penalty != 1
+        self._limits = _bits_of(options)
 
     def begin(self, prompt: Iterable[int]) -> None:
         """Record the tokens of the prompt, which penalties look at as well."""
@@ -109,16 +111,33 @@ class Sampler:
         ends = self._rules.ends(len(self._chosen))
         return self._rules.suppressed.union(ends) if ends else self._rules.suppressed
 
-    @property
-    def takes_largest(self) -> bool:
-        """True if the next token is that with the largest logit of those that are not ruled out."""
+    def is_foreseen(self, most: int) -> bool:
+        """Return whether a plan with `most` top logits can choose the next token, with `chances`.
+
+        Where tokens are ruled out, the plan may choose another one.
+        """
         options = self.options
-        return options.temperature <= 0 and not (options.logprobs or self._needs_all_logits or self._counts)
+        if options.logprobs or self._needs_all_logits or self._counts:
+            return False
+        is_usual = options.typical_p >= 1 and options.xtc_probability <= 0
+        return options.temperature <= 0 or (is_usual and 0 < options.top_k <= most)
+
+    def chances(self, later: int, count: int) -> list[tuple[int, ...]]:
+        """Return the numbers that `ops.sample` needs for `count` tokens, after `later` other ones."""
+        if self.options.temperature <= 0:
+            return [_NO_CHANCE] * count
+        random = copy(self._random)
+        numbers = [random.next_24() for _ in range(later + count)]
+        return [(number, *self._limits) for number in numbers[later:]]
 
     @property
     def rules_out(self) -> bool:
         """True if some tokens may not be chosen now, if there are others."""
         return bool(self._excluded)
+
+    def may_choose(self, token_id: float) -> bool:
+        """Return whether a token is not ruled out."""
+        return token_id not in self._excluded
 
     def num_top_logits(self, most: int) -> int:
         """Number of top logits that `sample` can use next, at most `most`; 0 if it needs all logits."""
@@ -278,6 +297,13 @@ class Sampler:
         if self._buckets is None or self._buckets.size != logits.size:
             self._buckets = bucket_selection.BucketSelection(logits.size)
         return self._buckets.choose(logits, options, random, excludes_top)
+
+
+def _bits_of(options: SamplingOptions) -> list[int]:
+    """The bits of the temperature as float32, and of top_p and min_p as float64, in numbers of 32 bits."""
+    temperature = np.array([transforms.limit_temperature(options.temperature)], np.float32)
+    shares = np.array([options.top_p, options.min_p])
+    return [*temperature.view(np.int32).tolist(), *shares.view(np.int32).tolist()]
 
 
 def scored(logits: Logits, token_id: int, num_top: int) -> Sampled:

@@ -12,7 +12,7 @@ _SMALL = """
 add_vector average_rows chunked_conv concat_columns dispatch embedding gaussian_top_k group_by_expert
 hash_ngrams head_sums join_experts keep_chunked_inputs keep_delta_rows keep_inputs keep_pooled lora_down
 matmul_float mix_streams move_cells multiply_vector product relative_dots rms rooted_dots rope rows
-scale_by_expert scale_experts scale_heads scale_rows scatter slice space_to_depth token_numbers unpack
+sample scale_by_expert scale_experts scale_heads scale_rows scatter slice space_to_depth token_numbers unpack
 """
 _LIMITS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(_SMALL.split(), (40, 0)),

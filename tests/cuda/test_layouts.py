@@ -221,6 +221,7 @@ def test_what_gpus_cannot_compute_is_the_processors_unless_they_are_asked_for(
 
     monkeypatch.setattr("chaski.runner.loading.devices.usual_backend", lambda: (NAME, gpus_of(NAME)))
     monkeypatch.setattr("chaski.ml.cuda.backend.CUDABackend.compile", refuse)
+    monkeypatch.setenv("CHASKI_BACKEND", "auto")
     assert answers(path)[0] == ["cpu"]
     assert [record.message for record in caplog.records] == [
         "tiny.gguf is computed on the processor: there is no kernel for it"

@@ -168,6 +168,7 @@ def other_programs() -> list[Program]:
         Program("scans"),
         Program("streams"),
         Program("top_k"),
+        Program("sample"),
         Program("unpack"),
     ]
 

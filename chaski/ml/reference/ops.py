@@ -190,6 +190,24 @@ def top_k(x: F32, counts: I32, *, max_k: int) -> F32:
     return y
 
 
+def sample(top: F32, counts: I32, chances: I32, *, size: int) -> F32:
+    y = np.zeros((len(top), 1), np.float32)
+    for (logits, ids), count, chance, found in zip(top, counts, chances, y, strict=True):
+        kept = min(count, size)
+        temperature, (top_p, min_p) = chance[1:2].view(np.float32), chance[2:].view(np.float64)
+        found[0] = ids[0]
+        if kept and temperature > 0 and np.isfinite(logits[0] / temperature):
+            scaled = logits[:kept] / temperature
+            weights = np.floor(np.exp(scaled - scaled[0], dtype=np.float64) * 2**33)
+            if top_p < 1:
+                kept = np.searchsorted(weights.cumsum(), max(top_p, 0) * weights.sum(), side="right") + 1
+            weights = weights[:kept]
+            weights = weights[weights >= min(min_p, 1) * weights[0]]
+            mass = max(1, -(-int(chance[0]) * int(weights.sum()) >> 24))
+            found[0] = ids[np.searchsorted(weights.cumsum(), mass)]
+    return y
+
+
 def scale_heads(x: F32, *, factors: F32) -> F32:
     return x * factors[:, None]
 
@@ -219,6 +237,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
         slice,
         concat,
         top_k,
+        sample,
         rows,
         token_numbers,
         hash_ngrams,

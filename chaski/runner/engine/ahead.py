@@ -1,8 +1,8 @@
 """The launch strategy for machines such as GPUs that can use tokens before the host has seen them.
 
-If every sequence continues with its largest logit, the engine launches the next batch on those tokens before
-the current batch has ended. If a sequence ends with that batch or continues with another token, one of its
-tokens was computed in vain.
+The plan samples tokens as the host does. If it can for every sequence, the engine launches the next batch on
+these samples before the current batch has ended. If a sequence ends with that batch or continues with another
+token, one of its tokens was computed in vain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_AHEAD = 32
 
 
 class Ahead:
-    """Launches a batch on the largest logits of the batch in flight."""
+    """Launches a batch on the samples of the batch in flight."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class Ahead:
         rows = before.last_rows()
         self._in_flight.launch(upcoming, (run, rows))
         self._in_flight.end_oldest()
-        largest = run.top_logits()[:, 1, 0]
+        samples = run.samples()
         for (sequence, _), end in zip(upcoming.shares, upcoming.ends, strict=True):
             slot = sequence.slot
             held = len(slot.tokens)
             if held == end:
                 continue
-            if sequence.known(held, 1) == [largest[rows[sequence]]]:
+            if sequence.known(held, 1) == [samples[rows[sequence]]]:
                 slot.tokens += sequence.known(held, 1)
                 self._prefix_cache.note(sequence)
             else:
@@ -74,4 +74,5 @@ class Ahead:
             return False
         for_sure = self._cache.num_droppable < _MOST_AHEAD
         rows = self._in_flight.batches[0].prepared.last_rows()
-        return all(sequence.takes_largest(for_sure) for sequence in rows)
+        most = self._program.max_top_logits
+        return all(sequence.is_foreseen(most, for_sure) for sequence in rows)

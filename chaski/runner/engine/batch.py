@@ -84,7 +84,7 @@ class PreparedBatch(Struct, frozen=True):
         if not awaiting:
             return self.inputs
         places, rows = zip(*awaiting, strict=True)
-        return {**self.inputs, "tokens": run.largest(self.batch.tokens, places, rows)}
+        return {**self.inputs, "tokens": run.with_samples(self.batch.tokens, places, rows)}
 
 
 def prepare_batch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +83,8 @@ class InFlight:
         prepared.num_top_logits[:] = [sequence.num_top_logits(most) for sequence, _ in prepared.shares]
         each = zip(prepared.num_top_logits, prepared.num_outputs, strict=True)
         inputs = prepared.inputs if before is None else prepared.inputs_after(*before)
-        run = self._program.launch(inputs, [n for n, count in each for _ in range(count)])
+        counts = [n for n, count in each for _ in range(count)]
+        run = self._program.launch(inputs, counts, self._chances(prepared))
         self.num_ahead = self.num_ahead + 1 if self.batches else 0
         self.batches.append(Launched(prepared, run, self._prefix_cache.last_used))
         self._timer.launch(len(prepared.batch.tokens))
@@ -122,6 +124,19 @@ class InFlight:
         """Forget all batches after a failure."""
         self.batches.clear()
         self._timer.drop()
+
+    def _chances(self, prepared: PreparedBatch) -> list[tuple[int, ...]]:
+        """Return the numbers with which the plan samples, which follow those for the batch in flight."""
+        if not self._program.launches_ahead:
+            return []
+        later: Mapping[Sequence, int] = {}
+        if self.batches:
+            before = self.batches[-1].prepared
+            shares = zip(before.shares, before.num_outputs, strict=True)
+            later = {sequence: count for (sequence, _), count in shares}
+        each = zip(prepared.shares, prepared.num_outputs, strict=True)
+        chances = (sequence.chances(later.get(sequence, 0), count) for (sequence, _), count in each)
+        return list(chain.from_iterable(chances))
 
     def _take(self, prepared: PreparedBatch, outputs: OutputRows, top_logits: F32) -> None:
         """Hand out the outputs. Sequences that have ended since the launch get none."""

@@ -18,6 +18,7 @@ from chaski.chat.groups import Groups, not_inside
 from chaski.chat.image_rows import Images, attended_in, coordinates
 from chaski.chat.marks import Holds
 from chaski.errors import ChaskiError
+from chaski.ml.ops import NUM_CHANCES
 from chaski.model.output_rows import OutputRows
 from chaski.runner.adapters.applied import AppliedAdapters
 from chaski.runner.engine.images import ImagePart, image_part
@@ -200,12 +201,16 @@ class Sequence(ABC):
         """True while some of the tokens that are computed are proposed ones, which may be rejected."""
         return False
 
-    def takes_largest(self, for_sure: bool) -> bool:
-        """Return whether its next token is the first of the top logits, and nothing else is asked for.
+    def is_foreseen(self, most: int, for_sure: bool) -> bool:
+        """Return whether a plan with `most` top logits samples its next token, and nothing else is needed.
 
         `for_sure`: not where it is only likely. Asked where no model proposes tokens.
         """
         return False
+
+    def chances(self, later: int, count: int) -> list[tuple[int, ...]]:
+        """Return the numbers with which a plan samples `count` of its tokens, after `later` other ones."""
+        return [(0,) * NUM_CHANCES] * count
 
     @property
     def full_context(self) -> range | None:

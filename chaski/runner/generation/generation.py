@@ -33,6 +33,7 @@ class Generation(Answer):
 
     __slots__ = (
         "_allowed",
+        "_could_take_largest",
         "_grammar",
         "_num_accepted",
         "_num_generated",
@@ -46,7 +47,6 @@ class Generation(Answer):
         "_shifted",
         "_speculator",
         "_thoughts",
-        "_took_largest",
         "_tops",
     )
 
@@ -68,7 +68,7 @@ class Generation(Answer):
         self._num_top = request.receipt.wish.top_logits if request.receipt else 0
         self._tops: list[bytes] = []  # the largest logits of each step, if its receipt covers them
         self._shifted = 0
-        self._took_largest = True
+        self._could_take_largest = True
         # Of those that are sampled, a sequence may leave its slot before some are written.
         self._num_sampled = self._num_generated = self._num_proposed = self._num_accepted = 0
 
@@ -120,15 +120,18 @@ class Generation(Answer):
     def is_speculating(self) -> bool:
         return bool(self._proposed)
 
-    def takes_largest(self, for_sure: bool) -> bool:
-        """See `Sequence.takes_largest`. An end that is ruled out has the largest logit again and again."""
-        if self._grammar is not None or self._is_scoring or not self._sampler.takes_largest:
+    def is_foreseen(self, most: int, for_sure: bool) -> bool:
+        """See `Sequence.is_foreseen`. An end that is ruled out has the largest logit again and again."""
+        if self._grammar is not None or self._is_scoring or not self._sampler.is_foreseen(most):
             return False
         if self._forced is not None or self._num_top:
             return False
         if self._speculator is not None and self._speculator.propose():
             return False  # computed together, these are ready sooner
-        return not self._sampler.rules_out or (self._took_largest and not for_sure)
+        return not self._sampler.rules_out or (self._could_take_largest and not for_sure)
+
+    def chances(self, later: int, count: int) -> list[tuple[int, ...]]:
+        return super().chances(later, count) if self._is_scoring else self._sampler.chances(later, count)
 
     @property
     def full_context(self) -> range | None:
@@ -196,7 +199,7 @@ class Generation(Answer):
             return
         if self._num_top:
             self._tops.append(top_bytes(row.fetch(), self._num_top))
-        self._took_largest = bool(top_logits.size and top_logits[1, 0] == sampled.token_id)
+        self._could_take_largest = bool(top_logits.size) and self._sampler.may_choose(top_logits[1, 0].item())
         self.tokens.append(sampled.token_id)
         self._sampler.accept(sampled.token_id)
         if self._thoughts is not None:

@@ -67,11 +67,16 @@ class CountedRun:
     def drop_outputs(self) -> None:
         self._is_dropped = True
 
-    def largest(self, tokens: NDArray[np.int32], places: list[int], rows: list[int]) -> NDArray[np.int32]:
+    def with_samples(
+        self, tokens: NDArray[np.int32], places: list[int], rows: list[int]
+    ) -> NDArray[np.int32]:
         self._program.calls.append("ahead")
         found = tokens.copy()
         found[list(places)] = (self._batch.tokens[self._batch.outputs] + 1)[list(rows)] % VOCAB
         return found
+
+    def samples(self) -> NDArray[np.float32]:
+        return self.top_logits()[:, 1, 0]
 
     def outputs(self) -> OutputRows:
         if self._is_dropped:
@@ -131,10 +136,13 @@ class CountingProgram:
         for sequence in batch.sequences:
             assert self.stored[sequence].pop() == UNKNOWN
 
-    def launch(self, inputs: dict[str, Any], num_top_logits: list[int]) -> CountedRun:
+    def launch(
+        self, inputs: dict[str, Any], num_top_logits: list[int], chances: list[tuple[int, ...]]
+    ) -> CountedRun:
         batch = inputs["batch"]
         batch.tokens[:] = inputs["tokens"]
         assert len(num_top_logits) == len(batch.outputs)
+        assert len(chances) == (len(batch.outputs) if self.launches_ahead else 0)
         assert all(0 <= count <= self.max_top_logits for count in num_top_logits)
         self.calls.append("launch")
         self.fail()

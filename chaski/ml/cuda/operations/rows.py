@@ -1,4 +1,4 @@
-"""Operations that move rows and columns, and the largest elements of rows."""
+"""Operations that move rows and columns, the largest elements of rows, and samples of these."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from chaski.ml.cuda.device import Program
 from chaski.ml.cuda.lowering import Derived, Kernel, Lowering, Made, Sizes
 from chaski.ml.graph import Dim, Tensor, width
 
-__all__ = ["concat", "group_rows", "relative_dots", "rows", "scatter", "slice", "top_k"]
+__all__ = ["concat", "group_rows", "relative_dots", "rows", "sample", "scatter", "slice", "top_k"]
 
 _PART = 4096  # elements of a row whose largest ones a thread block finds
 
@@ -96,4 +96,14 @@ def top_k(lowering: Lowering, node: Tensor, x: Tensor, counts: Tensor) -> None:
 
     arguments = (x, lowering.count(node), columns, counts, max_k, _PART, parts, found, lowering.new(node))
     lowering.step(choose_parts, *arguments)
+    lowering.step(choose, *arguments)
+
+
+def sample(lowering: Lowering, node: Tensor, top: Tensor, counts: Tensor, chances: Tensor) -> None:
+    max_k, size, dim = width(top) // 2, node.attributes["size"], lowering.dim(node)
+
+    def choose(sizes: Sizes) -> Kernel:
+        return Kernel(Program("sample"), "sample", (sizes[dim], 1, 1), 32, 8 * size)
+
+    arguments = (top, lowering.count(node), max_k, size, counts, chances, lowering.new(node))
     lowering.step(choose, *arguments)

@@ -45,7 +45,7 @@ _NAMED: tuple[Callable[..., None], ...] = (
     *(ngrams.token_numbers, ngrams.hash_ngrams, ngrams.rooted_dots),
     *(recurrent.short_conv, recurrent.chunked_conv, recurrent.gated_delta),
     *(recurrent.selective_scan, recurrent.generalized_delta, recurrent.pooling),
-    *(rows.rows, rows.scatter, rows.slice, rows.concat, rows.top_k, rows.relative_dots),
+    *(rows.rows, rows.scatter, rows.slice, rows.concat, rows.top_k, rows.sample, rows.relative_dots),
     *(streams.mix_streams, streams.sinkhorn),
 )
 """The functions that have the names of their operations."""
