@@ -8,6 +8,8 @@ Random Number Generation", and pcg-cpp for DXSM.
 
 from __future__ import annotations
 
+from collections import deque
+
 __all__ = ["Pcg"]
 
 _MASK_64 = 2**64 - 1
@@ -23,6 +25,13 @@ class Pcg:
 
     def __init__(self, first: int, second: int) -> None:
         self._state = first << 64 | second
+        self._told: deque[int] = deque()  # numbers of `next_24` that `later_24` has computed
+
+    def __copy__(self) -> Pcg:
+        found = type(self).__new__(type(self))
+        found.__dict__.update(self.__dict__)
+        found._told = self._told.copy()
+        return found
 
     @classmethod
     def from_seed(cls, seed: int) -> Pcg:
@@ -30,7 +39,7 @@ class Pcg:
         return cls(seed, seed ^ _STREAM)
 
     def next_64(self) -> int:
-        """A number below 2**64."""
+        """A number below 2**64. Call this before any `later_24`."""
         self._state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK_128
         high, low = self._state >> 64, self._state & _MASK_64
         high ^= high >> 32
@@ -40,4 +49,10 @@ class Pcg:
 
     def next_24(self) -> int:
         """A number below 2**24; Go's Float32 is this number divided by 2**24."""
-        return self.next_64() >> 32 & 0xFFFFFF
+        return self._told.popleft() if self._told else self.next_64() >> 32 & 0xFFFFFF
+
+    def later_24(self, place: int) -> int:
+        """The number that `next_24` returns after `place` others, which stay to come."""
+        while len(self._told) <= place:
+            self._told.append(self.next_64() >> 32 & 0xFFFFFF)
+        return self._told[place]

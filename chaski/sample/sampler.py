@@ -126,9 +126,8 @@ class Sampler:
         """Return the numbers that `ops.sample` needs for `count` tokens, after `later` other ones."""
         if self.options.temperature <= 0:
             return [_NO_CHANCE] * count
-        random = copy(self._random)
-        numbers = [random.next_24() for _ in range(later + count)]
-        return [(number, *self._limits) for number in numbers[later:]]
+        later_24 = self._random.later_24
+        return [(later_24(place), *self._limits) for place in range(later, later + count)]
 
     @property
     def rules_out(self) -> bool:

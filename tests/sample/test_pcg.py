@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 
 from chaski.sample.pcg import Pcg
@@ -33,3 +35,13 @@ def test_a_seed_gives_the_floats_of_the_reference(seed: int, values: list[float]
 
 def test_the_largest_seed_works() -> None:
     assert 0 <= Pcg.from_seed(2**64 - 1).next_64() < 2**64
+
+
+def test_numbers_can_be_told_before_they_are_next() -> None:
+    told, untold = Pcg.from_seed(3), Pcg.from_seed(3)
+    numbers = [untold.next_24() for _ in range(6)]
+    assert told.later_24(2) == numbers[2]
+    assert told.next_24() == numbers[0]
+    copied = copy(told)
+    assert [told.next_24() for _ in range(5)] == numbers[1:]
+    assert [copied.next_24() for _ in range(5)] == numbers[1:]
