@@ -33,7 +33,8 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_PYTHON PIP_DRY_RUN PIP_NO_DEPS PIP_R
 export PIP_USER := 0
 
 .PHONY: run test coverage test-slow test-web test-aarch64 web check-web format-web lint format types native bench docs links
-.PHONY: guide test-gpu test-emulated gpu-packages test-avx-vnni wheel test-debian test-container sdist sbom clean
+.PHONY: guide test-gpu test-emulated gpu-packages test-avx-vnni test-avx512 wheel test-debian
+.PHONY: test-container sdist sbom clean
 .PHONY: reproduce lock audit
 
 run: .venv/installed
@@ -111,6 +112,10 @@ web/node_modules: web/package.json web/package-lock.json
 # Tests the kernels for AVX-VNNI with a model of its instructions. Needs a processor with AVX2.
 test-avx-vnni: .venv/developing
 	PATH="$(CURDIR)/$(BIN):$$PATH" tools/test_avx_vnni.sh
+
+# Tests the kernels for AVX-512 and AMX with a model of their instructions. Needs a processor with AVX2.
+test-avx512: .venv/developing
+	PATH="$(CURDIR)/$(BIN):$$PATH" tools/test_avx512.sh
 
 # Tests the kernels for 64-bit ARM with qemu. Without a cross compiler, prints a message and skips them.
 test-aarch64:

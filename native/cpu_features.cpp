@@ -53,6 +53,9 @@ static CpuFeatures detect() {
     f.vbmi = f.avx512 && __builtin_cpu_supports("avx512vbmi");
     f.amx = f.avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
             __builtin_cpu_supports("gfni") && tiles_allowed();
+#ifdef CHASKI_AVX512_MODEL
+    f.avx512 = f.bf16 = f.vbmi = f.amx = f.avx2;
+#endif
     return f;
 }
 #elif defined(__aarch64__)

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include "avx512_instructions.h"
+
 namespace chaski::CHASKI_ISA {
 
 struct F32x16 {
@@ -193,9 +195,7 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
 }
 
 CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
-    // With the intrinsic, GCC 12 keeps the sums of a loop twice, as vectors of two element types.
-    asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(w.v), "v"(x.v));
-    return acc;
+    return {add_dots(acc.v, w.v, x.v)};
 }
 
 CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) {

@@ -38,29 +38,6 @@ struct alignas(64) TileShapes {
 
 using TileSums = int32_t[kTileRows][kLanes];
 
-// Loads a tile register from `kBytes` at p, with rows `stride` apart. Memory is an operand, not a clobber, so
-// that the compiler keeps its own vectors in registers.
-template <int kTile, int kBytes>
-CHASKI_INLINE void load_tile(const void* p, int64_t stride) {
-    using Bytes = const char[kBytes];
-    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(kTile),
-                 "m"(*static_cast<Bytes*>(p)));
-}
-
-template <int kTile>
-CHASKI_INLINE void store_tile(TileSums& sums) {
-    asm volatile("tilestored %%tmm%c3, (%1,%2,1)" : "=m"(sums) : "r"(&sums), "r"(int64_t{64}), "i"(kTile));
-}
-template <int kTile>
-CHASKI_INLINE void clear_tile() {
-    asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
-}
-// C += A times B.
-template <int C, int A, int B>
-CHASKI_INLINE void multiply_tiles() {
-    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
-}
-
 // Four C, to have several products in flight; two A; two B. Sub-block S uses C number S % 4, and A and B
 // number S % 2.
 template <int kTileSub>

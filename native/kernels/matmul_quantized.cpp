@@ -360,9 +360,9 @@ static void run_tiles(const Unpacker& u, const Matrix& w, int64_t panel_begin, i
                       const Activations& x, int64_t n, const Output& out, void* scratch,
                       const Variant& variant) {
     const TileShapes shapes = K::shapes();
-    asm volatile("ldtilecfg %0" ::"m"(shapes));
+    configure_tiles(shapes);
     run_product<K>(u, w, panel_begin, panel_end, x, n, out, scratch, variant);
-    asm volatile("tilerelease");
+    release_tiles();
 }
 
 void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x,

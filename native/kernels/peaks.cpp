@@ -115,7 +115,7 @@ static int64_t peak_fp32(int64_t steps) {
 
 // Pairs of products of half-wide floats, which newer processors with AVX-512 have.
 #if defined(__AVX512VNNI__)
-__attribute__((target("avx512bf16"))) static int64_t peak_bf16(int64_t steps) {
+CHASKI_FOR_BF16 static int64_t peak_bf16(int64_t steps) {
     constexpr int P = kPeakPanels, N = kPeakTokens;
     const Operands operands;
     __m512 sums[P * N];

@@ -89,9 +89,8 @@ CHASKI_INLINE Pieces pieces_of_values(const int8_t* values, const int16_t* shift
         return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
     };
     const U8x64 x = load_u8(values);
-    __m512i low, high;
-    asm("vgf2p8affineqb $0, %2, %1, %0" : "=v"(low) : "v"(x.v), "v"(load(kBitMoves.low)));
-    asm("vgf2p8affineqb $0, %2, %1, %0" : "=v"(high) : "v"(x.v), "v"(load(kBitMoves.high)));
+    const __m512i low = transform_bytes(x.v, load(kBitMoves.low));
+    const __m512i high = transform_bytes(x.v, load(kBitMoves.high));
     return {{low}, {high}};
 }
 
