@@ -54,7 +54,8 @@ VariantPicks::VariantPicks(const Kernels& kernels, std::optional<std::uint32_t> 
         if (!is_quantized(format.type)) continue;
         Choices& choices = choices_[format.type];
         for (std::size_t i = 0; i < choices.size(); ++i) {
-            choices[i].variants = variants_of(format.type, static_cast<int>(i), kernels.stream_tokens);
+            choices[i].variants =
+                variants_of(format.type, static_cast<int>(i), kernels.stream_tokens, kernels.has_tiles);
             const int count = static_cast<int>(choices[i].variants.size());
             for (int index = 0; index < count; ++index) choices[i].candidates.push_back({index});
         }

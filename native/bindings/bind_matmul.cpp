@@ -105,7 +105,8 @@ FloatsOut matmul(const PackedMatrix& packed, const FloatsIn& x, const std::strin
     require(!in_super_blocks || w.k % kSuperElements == 0,
             "matmul: " + std::to_string(w.k) + " columns are no multiple of a super-block of 256");
     const Kernels& kernels = kernels_of(isa);
-    const std::span<const Variant> variants = variants_of(w.type, token_class_of(n), kernels.stream_tokens);
+    const std::span<const Variant> variants =
+        variants_of(w.type, token_class_of(n), kernels.stream_tokens, kernels.has_tiles);
     require(variant >= 0 && variant < static_cast<int>(variants.size()),
             "matmul: no variant " + std::to_string(variant) + " of " + std::to_string(variants.size()));
     const OwnedActivations activations(kernels, x, is_quantized(w.type),
@@ -136,8 +137,9 @@ FloatsOut unpack_rows(const PackedMatrix& packed, const IndicesIn& rows, const s
 
 std::vector<std::string> names_of_variants(int type, std::int64_t n, const std::string& isa) {
     std::vector<std::string> names;
-    const std::int64_t stream_tokens = kernels_of(isa).stream_tokens;
-    for (const Variant& variant : variants_of(static_cast<DType>(type), token_class_of(n), stream_tokens))
+    const Kernels& kernels = kernels_of(isa);
+    for (const Variant& variant :
+         variants_of(static_cast<DType>(type), token_class_of(n), kernels.stream_tokens, kernels.has_tiles))
         names.emplace_back(variant.name);
     return names;
 }

@@ -69,6 +69,9 @@ struct Kernels {
     // Up to this many tokens, quantized weights are unpacked in registers.
     int64_t stream_tokens;
 
+    // Whether more tokens use tile registers.
+    bool has_tiles;
+
     // Computes the rows of panels panel_begin..panel_end-1 for n tokens. `variant` is one of `variants_of`
     // their class; float matrices have no variants.
     void (*matmul)(const Matrix& w, int64_t panel_begin, int64_t panel_end, const Activations& x, int64_t n,

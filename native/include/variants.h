@@ -31,6 +31,9 @@ struct Variant {
     std::int32_t group = 24;
     bool whole_group = false;
     std::int32_t token_block = 256;
+
+    // Kernels with tile registers: whether super-blocks take three products of pieces, with more to unpack.
+    bool three_products = false;
 };
 
 // Products with similar numbers of tokens share a choice. On every instruction set, the limit of kernels for
@@ -80,16 +83,21 @@ inline constexpr Variant kManyVariants[] = {
     {.name = "24x128", .token_block = 128},
     {.name = "24x256-whole", .whole_group = true},
     {.name = "12x128-whole", .group = 12, .whole_group = true, .token_block = 128},
+    {.name = "three-products", .three_products = true},
 };
+inline constexpr std::size_t kManyWithoutTiles = 4;
 
 // The variants for quantized weights of a type and tokens of a class, for kernels that unpack in registers up
 // to `stream_tokens`. Variants with pairs come last. They serve one token with weights without super-blocks,
 // except codebooks, whose lookups keep the processor busy. With super-blocks, they serve four or more tokens
 // on instruction sets with 32 registers of a whole vector, on which up to twelve tokens use these kernels.
-constexpr std::span<const Variant> variants_of(DType type, int token_class, std::int64_t stream_tokens) {
-    if (kTokenClasses[token_class].last > stream_tokens) return kManyVariants;
-    const std::span<const Variant> alone = kAloneVariants, some = kSomeVariants;
+constexpr std::span<const Variant> variants_of(DType type, int token_class, std::int64_t stream_tokens,
+                                               bool has_tiles) {
+    const std::span<const Variant> alone = kAloneVariants, some = kSomeVariants, many = kManyVariants;
     const bool is_super = wants_super_blocks(type);
+    if (kTokenClasses[token_class].last > stream_tokens) {
+        return has_tiles && is_super ? many : many.first(kManyWithoutTiles);
+    }
     if (token_class == 0 && !is_super && !has_codebook(type)) return alone;
     if (token_class < 2) return alone.first(kAloneUnpaired);
     return is_super && stream_tokens == kTokenClasses[3].last ? some : some.first(kSomeUnpaired);

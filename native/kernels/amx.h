@@ -199,10 +199,12 @@ struct AmxSuperQuantized {
 
 // Super-blocks with sub-blocks of 16 elements, which are too many for one tile C each. Codes times their
 // scale, and values times their power of two, are cut into pieces (pieces.h), so that tiles C contain sums
-// over a whole super-block. The kernel adds them up while it multiplies the next panel (product.h).
-template <int kMinSub>
+// over a whole super-block. The kernel adds them up while it multiplies the next panel (product.h). Two
+// pieces take four products, and three take three.
+template <int kMinSub, int kPieces>
 struct AmxPieces {
-    using Slab = PiecesSlab<kMinSub>;
+    using Slab = PiecesSlab<kMinSub, kPieces>;
+    static constexpr bool kHasBoth = kPieces > kBoth;
     static constexpr int kStep = kSuperElements;
     static constexpr int kHalves = 2, kSums = 3;
     static constexpr int P = 1, N = kHalves * kTileRows;
@@ -211,7 +213,9 @@ struct AmxPieces {
     static constexpr int kGroup = kGroupPanels, kFewPanels = 0;
     static constexpr int kAtOnce = 4;
     static constexpr int kSlab = Slab::kBytes;
-    static Unpack unpack_of(const Unpacker& u) { return u.unpack_for_tiles; }
+    static Unpack unpack_of(const Unpacker& u) {
+        return kHasBoth ? u.unpack_three_pieces : u.unpack_for_tiles;
+    }
 
     // C with the sums of half of the tokens; C with those of the other half; A; B.
     static TileShapes shapes() {
@@ -221,12 +225,16 @@ struct AmxPieces {
     }
 
     struct Products {
-        alignas(64) TileSums of[kHalves][kSums];  // of low pieces, of low and high ones, of high ones
+        // The products of low pieces, of high ones, and of low with high ones or of both.
+        alignas(64) TileSums of[kHalves][kSums];
 
         CHASKI_INLINE I32x16 sum(int token) const {
             const auto& sums = of[token / kTileRows];
             const int row = token % kTileRows;
-            return join_pieces(load_i32(sums[0][row]), load_i32(sums[1][row]), load_i32(sums[2][row]));
+            const I32x16 low = load_i32(sums[kLow][row]), high = load_i32(sums[kHigh][row]);
+            I32x16 middle = load_i32(sums[kBoth][row]);
+            if constexpr (kHasBoth) middle = subtract(subtract(middle, low), high);
+            return join_pieces(low, middle, high);
         }
     };
 
@@ -247,6 +255,7 @@ struct AmxPieces {
                     auto& chunk = values[n / kTileRows][c];
                     store_u8(chunk[kLow][n % kTileRows], pieces.low);
                     store_u8(chunk[kHigh][n % kTileRows], pieces.high);
+                    if constexpr (kHasBoth) store_u8(chunk[kBoth][n % kTileRows], both_pieces(pieces));
                 }
             }
             for (int n = in.size; n < (in.size + kAtOnce - 1) / kAtOnce * kAtOnce; ++n) terms[n] = {};
@@ -255,6 +264,7 @@ struct AmxPieces {
         template <class Meanwhile>
         CHASKI_INLINE void multiply(const uint8_t* slab, int, Products& products,
                                     const Meanwhile& meanwhile) const {
+            if constexpr (kHasBoth) return multiply_three(slab, products, meanwhile);
             unroll<kHalves>([&](auto half) __attribute__((always_inline)) {
                 if (half.value < halves) multiply_half<half.value>(slab, products, meanwhile);
             });
@@ -277,17 +287,40 @@ struct AmxPieces {
                 const auto& own = values[kHalf][chunk];
                 load_tile<B, kBytes>(slab + Slab::lines_of(chunk, kLow), 64);
                 load_tile<A, kBytes>(own[kLow], kChunk);
-                multiply_tiles<C, A, B>();
+                multiply_tiles<C + kLow, A, B>();
                 load_tile<A, kBytes>(own[kHigh], kChunk);
-                multiply_tiles<C + 1, A, B>();
+                multiply_tiles<C + kBoth, A, B>();
                 load_tile<B, kBytes>(slab + Slab::lines_of(chunk, kHigh), 64);
-                multiply_tiles<C + 2, A, B>();
+                multiply_tiles<C + kHigh, A, B>();
                 load_tile<A, kBytes>(own[kLow], kChunk);
-                multiply_tiles<C + 1, A, B>();
+                multiply_tiles<C + kBoth, A, B>();
                 if constexpr (kHalf > 0 && chunk.value < kSums) {
                     store_tile<C - kSums + chunk.value>(products.of[kHalf - 1][chunk]);
                 }
                 meanwhile();
+            });
+        }
+
+        // Both halves pass each piece of the weights together.
+        template <class Meanwhile>
+        CHASKI_INLINE void multiply_three(const uint8_t* slab, Products& products,
+                                          const Meanwhile& meanwhile) const {
+            constexpr int A = 6, B = 7, kBytes = kTileRows * kChunk;
+            unroll<kHalves * kSums>([](auto c) __attribute__((always_inline)) { clear_tile<c.value>(); });
+            unroll<kChunks>([&](auto chunk) __attribute__((always_inline)) {
+                unroll<kSums>([&](auto piece) __attribute__((always_inline)) {
+                    load_tile<B, kBytes>(slab + Slab::lines_of(chunk, piece), 64);
+                    unroll<kHalves>([&](auto half) __attribute__((always_inline)) {
+                        if (half.value >= halves) return;
+                        load_tile<A, kBytes>(values[half][chunk][piece], kChunk);
+                        multiply_tiles<kSums * half.value + piece.value, A, B>();
+                    });
+                });
+                for (int half = 0; half < halves; ++half) meanwhile();
+            });
+            unroll<kHalves * kSums>([&](auto c) __attribute__((always_inline)) {
+                if (c.value / kSums < halves)
+                    store_tile<c.value>(products.of[c.value / kSums][c.value % kSums]);
             });
         }
 

@@ -373,9 +373,13 @@ void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_en
     if (n < kAmxTokens && !is_full_tile) {
         return matmul_quantized(w, panel_begin, panel_end, x, n, out, scratch, variant);
     }
-    const auto product = is_super && u.min_sub == 0    ? run_tiles<AmxPieces<0>>
-                         : is_super && u.min_sub == 16 ? run_tiles<AmxPieces<16>>
-                         : is_super && u.sub == 16     ? run_tiles<AmxPieces<32>>
+    const bool is_three = is_super && variant.three_products;
+    const auto product = is_three && u.min_sub == 0    ? run_tiles<AmxPieces<0, 3>>
+                         : is_three && u.min_sub == 16 ? run_tiles<AmxPieces<16, 3>>
+                         : is_three                    ? run_tiles<AmxPieces<32, 3>>
+                         : is_super && u.min_sub == 0  ? run_tiles<AmxPieces<0, 2>>
+                         : is_super && u.min_sub == 16 ? run_tiles<AmxPieces<16, 2>>
+                         : is_super && u.sub == 16     ? run_tiles<AmxPieces<32, 2>>
                          : is_super                    ? run_tiles<AmxSuperQuantized>
                          : u.mins                      ? run_tiles<AmxQuantized<true>>
                          : u.sub == 16                 ? run_tiles<AmxQuantized<false, 16>>
@@ -384,10 +388,10 @@ void matmul_quantized_amx(const Matrix& w, int64_t panel_begin, int64_t panel_en
 }
 
 int64_t scratch_bytes_quantized_amx(int64_t k, int64_t n) {
-    const int64_t product =
-        larger(larger(product_scratch_bytes<AmxQuantized<true>>(n),
-                      product_scratch_bytes<AmxQuantized<false, 16>>(n)),
-               larger(product_scratch_bytes<AmxSuperQuantized>(n), product_scratch_bytes<AmxPieces<16>>(n)));
+    const int64_t product = larger(
+        larger(product_scratch_bytes<AmxQuantized<true>>(n),
+               product_scratch_bytes<AmxQuantized<false, 16>>(n)),
+        larger(product_scratch_bytes<AmxSuperQuantized>(n), product_scratch_bytes<AmxPieces<16, 3>>(n)));
     return larger(scratch_bytes_quantized(k, n), product);
 }
 #endif

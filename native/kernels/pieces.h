@@ -4,6 +4,10 @@
 //   w = 64 * w1 + w0, 0 <= w0 < 64     |w| <= 4096: Q6_K has the largest scales and codes
 //   x = 64 * x1 + x0, 0 <= x0 < 64     |x| <= 127 * 2^4
 //   sum w * x = 4096 * sum w1 * x1 + 64 * (sum w1 * x0 + sum w0 * x1) + sum w0 * x0
+//
+// These are four products. Three are enough with a third piece, the sum of both, which fits int8 as well:
+//
+//   sum w1 * x0 + sum w0 * x1 = sum (w0 + w1) * (x0 + x1) - sum w0 * x0 - sum w1 * x1
 #pragma once
 
 #include "simd.h"
@@ -12,8 +16,8 @@
 
 namespace chaski::CHASKI_ISA {
 
-enum Piece { kLow, kHigh };
-inline constexpr int kPieces = 2, kPieceBits = 6;
+enum Piece { kLow, kHigh, kBoth };
+inline constexpr int kPieceBits = 6;
 inline constexpr int kChunk = 64, kChunks = kSuperElements / kChunk;  // elements of k in a tile
 
 // 64 bytes of each piece.
@@ -21,8 +25,8 @@ struct Pieces {
     U8x64 low, high;
 };
 
-// The slab of a super-block: lines of codes in the order of k, separately for each piece.
-template <int kMinSub>
+// The slab of a super-block: lines of codes in the order of k, separately for each of two or three pieces.
+template <int kMinSub, int kPieces>
 struct PiecesSlab {
     static constexpr int kMinPairs = kMinSub == 0 ? 0 : kSuperElements / kMinSub / 2;
     static constexpr int kLines = kLanes * kChunk;  // bytes of a tile
@@ -35,7 +39,7 @@ struct PiecesSlab {
 };
 
 // Unpacks to PiecesSlab, on processors with tile registers.
-template <class Format>
+template <class Format, int kPieces>
 static void unpack_pieces(const uint8_t* panel, int64_t elements, uint8_t* slab);
 
 #if defined(__AVX512VNNI__)
@@ -94,15 +98,19 @@ CHASKI_INLINE Pieces pieces_of_values(const int8_t* values, const int16_t* shift
     return {{low}, {high}};
 }
 
+CHASKI_INLINE U8x64 both_pieces(const Pieces& of) { return {_mm512_add_epi8(of.low.v, of.high.v)}; }
+
+CHASKI_INLINE I32x16 subtract(I32x16 a, I32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+
 // 4096 * high + 64 * middle + low.
 CHASKI_INLINE I32x16 join_pieces(I32x16 low, I32x16 middle, I32x16 high) {
     const I32x16 upper = shift_left<kPieceBits>(high) + middle;
     return shift_left<kPieceBits>(upper) + low;
 }
 
-template <class Format, int kSubBlock>
+template <class Format, int kPieces, int kSubBlock>
 CHASKI_INLINE void unpack_sub_block(const Format& block, I32x16 scale, uint8_t* slab) {
-    using Slab = PiecesSlab<Format::kMinSub>;
+    using Slab = PiecesSlab<Format::kMinSub, kPieces>;
     unroll<Format::kSub / 4>([&](auto i) __attribute__((always_inline)) {
         constexpr int kLine = kSubBlock * (Format::kSub / 4) + i.value;
         constexpr int kChunkOf = kLine / 16;
@@ -111,12 +119,13 @@ CHASKI_INLINE void unpack_sub_block(const Format& block, I32x16 scale, uint8_t* 
         uint8_t* line = slab + 64 * (kLine % 16);
         store_u8(line + Slab::lines_of(kChunkOf, kLow), pieces.low);
         store_u8(line + Slab::lines_of(kChunkOf, kHigh), pieces.high);
+        if constexpr (kPieces > kBoth) store_u8(line + Slab::lines_of(kChunkOf, kBoth), both_pieces(pieces));
     });
 }
 
-template <class Format>
+template <class Format, int kPieces>
 static void unpack_pieces(const uint8_t* panel, int64_t elements, uint8_t* slab) {
-    using Slab = PiecesSlab<Format::kMinSub>;
+    using Slab = PiecesSlab<Format::kMinSub, kPieces>;
     constexpr int kSub = Format::kSub;
     for (int64_t at = 0; at < elements; at += kSuperElements, panel += Format::kBytes, slab += Slab::kBytes) {
         const Format block{{panel}};
@@ -125,8 +134,9 @@ static void unpack_pieces(const uint8_t* panel, int64_t elements, uint8_t* slab)
             const __m512i scales = block.template scales<p.value>().v;
             const __m512i low = _mm512_and_si512(scales, _mm512_set1_epi32(0xffff));
             const __m512i high = _mm512_srli_epi32(scales, 16);
-            unpack_sub_block<Format, kFirst>(block, {_mm512_or_si512(low, _mm512_slli_epi32(low, 16))}, slab);
-            unpack_sub_block<Format, kFirst + kPairStep<kSub>>(
+            unpack_sub_block<Format, kPieces, kFirst>(
+                block, {_mm512_or_si512(low, _mm512_slli_epi32(low, 16))}, slab);
+            unpack_sub_block<Format, kPieces, kFirst + kPairStep<kSub>>(
                 block, {_mm512_or_si512(high, _mm512_slli_epi32(high, 16))}, slab);
         });
         unroll<Slab::kMinPairs>([&](auto p) __attribute__((always_inline)) {

@@ -96,7 +96,7 @@ static int64_t scratch_bytes(const Matrix& w, int64_t n) {
 
 // The table with these products of quantized weights, which unpack in registers up to this many tokens.
 template <auto kMatmul, auto kScratchBytes>
-static constexpr Kernels table(const char* isa, int64_t stream_tokens) {
+static constexpr Kernels table(const char* isa, int64_t stream_tokens, bool has_tiles = false) {
     return {
         .isa = isa,
         .pack = pack,
@@ -104,6 +104,7 @@ static constexpr Kernels table(const char* isa, int64_t stream_tokens) {
         .quantize_rows = quantize_rows,
         .matmul_scratch_bytes = scratch_bytes<kScratchBytes>,
         .stream_tokens = stream_tokens,
+        .has_tiles = has_tiles,
         .matmul = matmul<kMatmul>,
         .encode_blocks = encode_blocks,
         .fit_affine = fit_affine,
@@ -121,8 +122,8 @@ constinit const Kernels kernels =
 
 #if defined(__AVX512VNNI__)
 extern const Kernels kernels_amx;
-constinit const Kernels kernels_amx =
-    table<matmul_quantized_amx, scratch_bytes_quantized_amx>(CHASKI_TEXT(CHASKI_ISA) "_amx", kStreamTokens);
+constinit const Kernels kernels_amx = table<matmul_quantized_amx, scratch_bytes_quantized_amx>(
+    CHASKI_TEXT(CHASKI_ISA) "_amx", kStreamTokens, true);
 #elif defined(CHASKI_NEON)
 extern const Kernels kernels_i8mm;
 constinit const Kernels kernels_i8mm = table<neon_i8mm::matmul_quantized, neon_i8mm::scratch_bytes_quantized>(

@@ -129,6 +129,7 @@ static Unpacker quantized() {
                   .block_elements = Format::kElements,
                   .unpack = unpack_of<Format, false>(),
                   .unpack_for_tiles = nullptr,
+                  .unpack_three_pieces = nullptr,
                   .unpack_words = nullptr,
                   .read_lane = read_block_lane<Format>};
     if constexpr (Format::kIsSuper) {
@@ -138,7 +139,8 @@ static Unpacker quantized() {
     if constexpr (kWordsAreFaster && Format::kMaxCode > 127) u.unpack_words = unpack_words<Format>;
     constexpr bool kInPieces = Format::kIsSuper && Format::kSub == 16;
     if constexpr (kHasAmx && !kInPieces) u.unpack_for_tiles = unpack_of<Format, Format::kOffset != 0>();
-    if constexpr (kHasAmx && kInPieces) u.unpack_for_tiles = unpack_pieces<Format>;
+    if constexpr (kHasAmx && kInPieces) u.unpack_for_tiles = unpack_pieces<Format, 2>;
+    if constexpr (kHasAmx && Format::kIsSuper) u.unpack_three_pieces = unpack_pieces<Format, 3>;
 #if defined(__AVX512VNNI__)
     if (has_codebook(Format::kType) && cpu_features().vbmi) {
         u.unpack = avx512_vbmi::unpack_of_codebook(Format::kType, false);
@@ -157,6 +159,7 @@ constexpr Unpacker kFloat = {.type = Weights::kType,
                              .block_elements = Weights::kType == DType::BF16 ? 2 : 1,
                              .unpack = widen<Weights>,
                              .unpack_for_tiles = nullptr,
+                             .unpack_three_pieces = nullptr,
                              .unpack_words = nullptr,
                              .read_lane = nullptr};
 

@@ -33,6 +33,8 @@ struct Unpacker {
     // The same for tile registers: codes less the offset, as signed bytes, or pieces (pieces.h); null without
     // tile registers.
     Unpack unpack_for_tiles;
+    // The same with three pieces, of types with super-blocks.
+    Unpack unpack_three_pieces;
     // Codes less the offset as int16: lines of 2 codes of 16 rows each, then scales. For 8-bit codes on
     // instruction sets that multiply int16 faster; else null.
     Unpack unpack_words;

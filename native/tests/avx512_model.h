@@ -199,6 +199,8 @@ CHASKI_MODEL_INLINE __m512i and_si512(__m512i a, __m512i b) { return a & b; }
 CHASKI_MODEL_INLINE __m512i or_si512(__m512i a, __m512i b) { return a | b; }
 CHASKI_MODEL_INLINE __m512i add_epi32(__m512i a, __m512i b) { return bits(as<U32>(a) + as<U32>(b)); }
 CHASKI_MODEL __m512i sub_epi8(__m512i a, __m512i b) { return bits(as<U8>(a) - as<U8>(b)); }
+CHASKI_MODEL __m512i add_epi8(__m512i a, __m512i b) { return bits(as<U8>(a) + as<U8>(b)); }
+CHASKI_MODEL __m512i sub_epi32(__m512i a, __m512i b) { return bits(as<U32>(a) - as<U32>(b)); }
 CHASKI_MODEL __m512i sub_epi16(__m512i a, __m512i b) { return bits(as<U16>(a) - as<U16>(b)); }
 CHASKI_MODEL __m512i mullo_epi16(__m512i a, __m512i b) { return bits(as<U16>(a) * as<U16>(b)); }
 CHASKI_MODEL __m512i min_epi32(__m512i a, __m512i b) {
@@ -413,6 +415,8 @@ CHASKI_MODEL void multiply_tiles(int c, int a, int b) {
 
 }  // namespace chaski::model
 
+#define _mm512_add_epi8 chaski::model::add_epi8
+#define _mm512_sub_epi32 chaski::model::sub_epi32
 #define _mm512_add_epi32 chaski::model::add_epi32
 #define _mm512_add_ps chaski::model::add_ps
 #define _mm512_and_si512 chaski::model::and_si512

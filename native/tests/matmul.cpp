@@ -83,7 +83,8 @@ Bytes multiply(const Table& table, const BlockFormat& format, std::int64_t rows,
     std::vector<float> y = random.numbers(n * rows, 1.0f);  // the residual, too
     const Region scratch(table.kernels.matmul_scratch_bytes(packed.matrix(), n));
     const Output out{y.data(), rows, bias.data(), y.data()};
-    const auto variants = variants_of(format.type, token_class_of(n), table.kernels.stream_tokens);
+    const auto variants =
+        variants_of(format.type, token_class_of(n), table.kernels.stream_tokens, table.kernels.has_tiles);
     table.kernels.matmul(packed.matrix(), 0, num_panels(rows), x.get(), n, out, scratch.data(),
                          last_variant ? variants.back() : variants.front());
     return bytes_of(y);

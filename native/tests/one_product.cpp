@@ -50,7 +50,8 @@ int main(int count, char** arguments) try {
     const Matrix matrix{type, rows, k, packed};
     const Output out{y.data(), rows, nullptr, nullptr};
     const Region scratch(static_cast<std::size_t>(kernels.matmul_scratch_bytes(matrix, n)) + kAlignment);
-    const Variant& variant = variants_of(type, token_class_of(n), kernels.stream_tokens)[0];
+    const Variant& variant =
+        variants_of(type, token_class_of(n), kernels.stream_tokens, kernels.has_tiles)[0];
     for (int i = count > 4 ? std::atoi(arguments[4]) : 1; i > 0; --i) {
         kernels.matmul(matrix, 0, num_panels(rows), activations, n, out, scratch.data(), variant);
     }
