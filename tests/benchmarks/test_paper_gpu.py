@@ -9,7 +9,7 @@ import pytest
 from benchmarks.gpu_compiled import Compiled, KernelCode, nvdisasm
 from benchmarks.gpu_estimate import Kind, kernels_of
 from benchmarks.make_models import SHAPES, write_hollow
-from benchmarks.paper_gpu import GPUS, seconds, waves_of
+from benchmarks.paper_gpu import GPUS, seconds, seconds_of_tail, waves_of
 from chaski.ml.cuda.device import Program
 from chaski.ml.cuda.lowering import Kernel
 
@@ -28,19 +28,21 @@ def launched(name: str, blocks: int, threads: int = 256) -> Kernel:
 
 
 def test_the_longest_of_the_four_times_counts() -> None:
-    kernel = launched("rows", 132)
     times = [
-        seconds(H200, kernel, num_bytes=10**9, instructions=0, products=0, waves=1, once=0),
-        seconds(H200, kernel, num_bytes=0, instructions=10**9, products=0, waves=1, once=0),
-        seconds(H200, kernel, num_bytes=0, instructions=0, products=10**12, waves=1, once=0),
-        seconds(H200, kernel, num_bytes=0, instructions=0, products=0, waves=1, once=10**6),
+        seconds(H200, num_bytes=10**9, instructions=0, products=0, waves=1, once=0),
+        seconds(H200, num_bytes=0, instructions=10**9, products=0, waves=1, once=0),
+        seconds(H200, num_bytes=0, instructions=0, products=10**12, waves=1, once=0),
+        seconds(H200, num_bytes=0, instructions=0, products=0, waves=1, once=10**6),
     ]
-    together = seconds(H200, kernel, 10**9, 10**9, 10**12, waves=1, once=10**6)
+    together = seconds(H200, 10**9, 10**9, 10**12, waves=1, once=10**6)
     assert together == max(times)
-    assert seconds(H200, kernel, 0, 0, 0, waves=1, once=0) == 1.8e-6
-    assert seconds(H200, kernel, 2 * 10**9, 0, 0, waves=2, once=0) == pytest.approx(
-        1.8e-6 + 4 * (times[0] - 1.8e-6)
-    )
+    assert seconds(H200, 0, 0, 0, waves=1, once=0) == 1.8e-6
+    assert seconds(H200, 2 * 10**9, 0, 0, waves=2, once=0) == pytest.approx(1.8e-6 + 4 * (times[0] - 1.8e-6))
+
+
+def test_the_last_thread_block_takes_time_after_the_others() -> None:
+    assert seconds_of_tail(H200, 0, 0) == 600e-9
+    assert seconds_of_tail(H200, 64, 1740) == pytest.approx(600e-9 + 1 / H200.clock + 2.5e-6)
 
 
 @pytest.mark.parametrize(("blocks", "waves"), [(132, 1.0), (133, 2 * 132 / 133), (264, 1.0), (66, 2.0)])
