@@ -32,6 +32,7 @@ from benchmarks.make_models import SHAPES, write_hollow
 from benchmarks.paper_gpu import (
     CYCLES,
     GPUS,
+    PRODUCTS,
     Figures,
     PaperGPU,
     product_instructions,
@@ -111,7 +112,7 @@ class Kind:
         kernel, code = self.kernel, compiled.of(self.kernel.program)[self.kernel.name]
         if code.instructions is None:
             raise ValueError("the estimate counts instructions: install nvidia-cuda-nvdisasm")
-        is_product = kernel.name in ("matmul", "matmul_super", "matmul_many")
+        is_product = kernel.name in PRODUCTS
         tail = 0.0
         if is_product:
             defines = dict(kernel.program.defines)
@@ -133,7 +134,7 @@ class Kind:
             gpu,
             num_bytes=self.num_bytes // self.count,
             instructions=instructions,
-            products=self.products // self.count if kernel.name == "matmul_many" else 0,
+            products=self.products // self.count if "many" in kernel.name else 0,
             waves=waves_of(gpu, kernel, self.panels),
             once=0 if is_product else code.instructions,
         )

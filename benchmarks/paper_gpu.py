@@ -36,6 +36,7 @@ __all__ = [
     *(
         "CYCLES",
         "GPUS",
+        "PRODUCTS",
         "Figures",
         "PaperGPU",
         "product_instructions",
@@ -46,6 +47,8 @@ __all__ = [
     "without",
 ]
 
+PRODUCTS = ("matmul", "matmul_super", "matmul_many", "matmul_super_many")
+"""The kernels for products with quantized matrices."""
 _BYTES, _ISSUED = 0.85, 0.62
 """The shares of a copy's rate, and of the rate of instructions, that kernels reach."""
 _START = 1.8e-6
@@ -163,12 +166,14 @@ def product_instructions(kernel: Kernel, code: KernelCode, block: int, columns: 
         adding = max(apart, key=len, default=range(0))
         stages = panels * -(-columns // (block * multiplying)) * kernel.grid[1]
         return stages * (multiplying * len(loop) + (warps - multiplying) * len(adding))
+    if kernel.name == "matmul_super_many":
+        stages = -(-columns // (block * int(defines["CHASKI_SPLITS"])))
+        return math.prod(kernel.grid) * warps * stages * len(loop)
     if kernel.name == "matmul_many":
         # Each stretch of 256 elements has its loop of multiplying, and in it that of unpacking the next one.
-        # The code for an eighth of a super-block is one of eight branches.
+        # One of eight groups of threads unpacks a block of 256.
         tasks = -(-8 * int(defines["CHASKI_PANELS"]) * _LANES // kernel.threads)
-        branches = 8 if block == 256 else 1
-        work = len(loop) - len(inner) + tasks * len(inner) / branches
+        work = len(loop) - len(inner) + tasks * len(inner) / (8 if block == 256 else 1)
         return math.prod(kernel.grid) * warps * -(-columns // 256) * work
     return 0.0
 

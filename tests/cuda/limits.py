@@ -43,8 +43,9 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
     "ssd": (128, 0),
     "selective_scan": (80, 0),
     "generalized_delta": (80, 0),
-    "matmul_super": (96, 16),
-    "matmul_super sm_75": (96, 32),
+    "matmul_super": (96, 24),
+    "matmul_super_many 64": (128, 336),
+    "matmul_super_many 32": (128, 48),
     "matmul 8": (224, 0),
     "matmul 8 sm_75": (255, 128),
 }
@@ -58,7 +59,7 @@ def limits_of(name: str, program: Program, architecture: str) -> tuple[int, int]
     """Return the most registers of a thread, and the most bytes that it spills."""
     tokens = int(dict(program.defines).get("CHASKI_TOKENS", 0))
     few = f"{name} {1 if tokens == 1 else 8}"
-    known = f"{name} {architecture}", f"{few} {architecture}", name, few, f"{name} 128"
+    known = f"{name} {architecture}", f"{few} {architecture}", name, few, f"{name} {tokens}", f"{name} 128"
     registers, spilled = next(_LIMITS[each] for each in known if each in _LIMITS)
     # A multiprocessor of this architecture has 64 registers for each of its 1,024 threads.
     return max(registers, 64) if architecture == "sm_75" else registers, spilled

@@ -19,13 +19,26 @@ K_TYPES = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, Quant
 FLOATS = ["F32Weights", "F16Weights", "BF16Weights"]
 
 
-def many_tokens(format: str, panels: int) -> Program:
-    """Return the programs for 128 tokens and 16 warps."""
+def many_tokens(type: QuantType, panels: int = 4) -> list[Program]:
+    """Return the programs of 8 warps for 32 and 64 tokens or, without super-blocks, 16 warps for 128."""
+    if type in K_TYPES:
+        return [
+            Program(
+                "matmul_super_many",
+                (
+                    *(("CHASKI_FORMAT", type.name), ("CHASKI_TOKENS", tokens)),
+                    *(("CHASKI_PANELS", 8 // splits), ("CHASKI_SPLITS", splits), ("CHASKI_BOUNDS", "256,2")),
+                ),
+            )
+            for tokens, splits in ((64, 1), (64, 2), (32, 4))
+        ]
     tiles = (("CHASKI_PANELS", panels), ("CHASKI_TILES", panels), ("CHASKI_STAGES", 3))
-    return Program(
-        "matmul_many",
-        (("CHASKI_FORMAT", format), ("CHASKI_TOKENS", 128), *tiles, ("CHASKI_BOUNDS", "512,1")),
-    )
+    return [
+        Program(
+            "matmul_many",
+            (("CHASKI_FORMAT", type.name), ("CHASKI_TOKENS", 128), *tiles, ("CHASKI_BOUNDS", "512,1")),
+        )
+    ]
 
 
 def few_tokens(type: QuantType) -> list[Program]:
@@ -71,7 +84,7 @@ def programs_of_formats() -> list[Program]:
     found = []
     for type in QUANTIZED_TYPES:
         format = ("CHASKI_FORMAT", type.name)
-        found += [Program("embedding", (format,)), *few_tokens(type), many_tokens(type.name, 4)]
+        found += [Program("embedding", (format,)), *few_tokens(type), *many_tokens(type)]
         if type.name in ("Q8_0", "Q4_K", "Q6_K"):
             found += [with_tail(each, name) for each in few_tokens(type) for name in ("swiglu", "gelu")]
             found += [with_heads(each, stored) for each in few_tokens(type) for stored in ("I16", "Q8_0")]
@@ -153,7 +166,7 @@ def other_programs() -> list[Program]:
         Program(
             "matmul_float", (("CHASKI_WEIGHTS", "F16Weights"), ("CHASKI_TOKENS", 4), ("CHASKI_EXPERTS", 1))
         ),
-        many_tokens("Q4_K", 8),
+        *many_tokens(QuantType.Q8_0, 8),
         *(
             Program("choose", (*kept(each), *heads, ("CHASKI_ROWS", rows), rounding[0]))
             for each, rows in (("I16", 16), ("F16", 16), ("F32", 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, moe_ops, open_backend, ops
 from chaski.ml.backend import Backend
+from chaski.ml.cuda.operations.products import SUPER_CHOICES
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
 from chaski.ml.moe_ops import Gating
 from chaski.ml.products import head_linear
@@ -107,6 +109,39 @@ def test_products(tmp_path: Path, backend: str, type: QuantType, tokens: int) ->
         return ops.linear(ops.embedding(ids, w["table"]), w["weight"], w["bias"])
 
     assert_same(backend, path, record, list(range(tokens)))
+
+
+def thread_blocks() -> Iterator[Any]:
+    """Return the thread blocks for super-blocks and many tokens; one with shared super-blocks is usual."""
+    for type in (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K):
+        for choice in SUPER_CHOICES:
+            if type is QuantType.Q6_K and choice == (4, 4, 32):
+                continue  # needs more shared memory than any GPU has
+            is_usual = type is QuantType.Q4_K and choice in ((8, 1, 64), (4, 4, 32))
+            yield pytest.param(type, choice, marks=() if is_usual else (pytest.mark.slow,))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    int(os.environ.get("CHASKI_EMULATED_SHARED", 227)) < 227, reason="some need all memory of an H200"
+)
+@on_each
+@pytest.mark.parametrize(("type", "choice"), list(thread_blocks()), ids=str)
+def test_thread_blocks_of_many_tokens(
+    tmp_path: Path, backend: str, type: QuantType, choice: tuple[int, int, int], monkeypatch: Any
+) -> None:
+    """It tests 300 rows, 70 tokens and five super-blocks, a last stage with fewer than others."""
+    monkeypatch.setattr("chaski.ml.cuda.operations.products.SUPER_CHOICES", (choice,))
+    path = write(
+        tmp_path / "a.gguf",
+        table=activations(MOST, 1280),
+        weight=bytes_as(random_weights(type, 300, 1280), type, (300, 1280)),
+    )
+
+    def record(ids: Tensor, w: Weights) -> Tensor:
+        return ops.linear(ops.embedding(ids, w["table"]), w["weight"])
+
+    assert_same(backend, path, record, list(range(70)))
 
 
 @pytest.mark.long

@@ -86,6 +86,11 @@ template <class T>
 T* kept(T* p) {
     return p;
 }
+inline std::uint32_t kept(std::uint32_t x) { return x; }
+template <int kByte>
+std::int32_t byte_of(std::uint32_t a) {
+    return static_cast<std::int8_t>(a >> 8 * kByte);
+}
 inline std::int32_t dot4(std::int32_t acc, std::uint32_t w, std::int32_t x) {
     for (int i = 0; i < 4; ++i) {
         acc += static_cast<std::int32_t>(w >> 8 * i & 255) * static_cast<std::int8_t>(x >> 8 * i);
@@ -164,6 +169,11 @@ CHASKI_MULTIPLY(su, std::int8_t, std::uint8_t)
 CHASKI_MULTIPLY(us, std::uint8_t, std::int8_t)
 CHASKI_MULTIPLY(uu, std::uint8_t, std::uint8_t)
 #undef CHASKI_MULTIPLY
+inline void load_matrices(std::uint32_t (&to)[4], const std::uint8_t* row) {
+    if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) __builtin_trap();
+    const int own = static_cast<int>(threadIdx.x) % 32;
+    for (int i = 0; i < 4; ++i) std::memcpy(&to[i], value_of(row, 8 * i + own / 4) + own % 4 * 4, 4);
+}
 inline std::int32_t count_bits(std::uint32_t x) { return __builtin_popcount(x); }
 inline void barrier() { emulated::barrier(); }
 inline void barrier_of_warp() { value_of(0, 0); }

@@ -55,11 +55,15 @@ inline uint16_t narrow_f16(float x) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
     return y;
 }
-// The same address, which the compiler does not compute again.
+// The same address or number, which the compiler does not compute again.
 template <class T>
 inline T* kept(T* p) {
     asm("" : "+l"(p));
     return p;
+}
+inline uint32_t kept(uint32_t x) {
+    asm("" : "+r"(x));
+    return x;
 }
 // acc + the sum over 4 bytes of w, unsigned, times those of x, signed.
 inline int32_t dot4(int32_t acc, uint32_t w, int32_t x) {
@@ -112,9 +116,21 @@ CHASKI_MULTIPLY(su, "s8.u8")
 CHASKI_MULTIPLY(us, "u8.s8")
 CHASKI_MULTIPLY(uu, "u8.u8")
 #undef CHASKI_MULTIPLY
+// Loads four matrices of 8 rows of 16 bytes from shared memory, whose addresses the threads of a warp pass in
+// order. Thread 4 g + t gets word t of row g of each.
+inline void load_matrices(uint32_t (&to)[4], const uint8_t* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row))));
+}
 // Byte i of the result is the byte of b:a with the number in nibble i of the selector, 0 to 7.
 inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
     return __byte_perm(a, b, selector);
+}
+// Byte kByte, with its sign.
+template <int kByte>
+inline int32_t byte_of(uint32_t a) {
+    return static_cast<int32_t>(__byte_perm(a, 0, kByte * 0x1111 | 0x8880));
 }
 // The value of the lane whose number differs in one bit: within 16 lanes, and within a warp.
 template <class T>

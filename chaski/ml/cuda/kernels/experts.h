@@ -27,16 +27,17 @@ struct Experts {
     int64_t bytes;
 };
 
-// The rows [begin, end) of the result: the grid's z is their group, and its y their part of the group.
+// The rows [begin, end) of the result: the grid's z is their group, and `part`, usually the grid's y, their
+// part of the group.
 struct Share {
     const Experts& experts;
     int64_t begin = 0, end = 0, expert = 0;
 
-    CHASKI_INLINE Share(const Experts& all, Count n, int tokens) : experts(all) {
+    CHASKI_INLINE Share(const Experts& all, Count n, int tokens, unsigned part = blockIdx.y) : experts(all) {
         const int64_t group = blockIdx.z;
         if (group >= *n * all.count) return;
         end = all.groups[group].end;
-        begin = (group == 0 ? 0 : all.groups[group - 1].end) + static_cast<int64_t>(blockIdx.y) * tokens;
+        begin = (group == 0 ? 0 : all.groups[group - 1].end) + static_cast<int64_t>(part) * tokens;
         expert = all.groups[group].expert;
     }
     CHASKI_INLINE bool is_empty() const { return begin >= end; }
@@ -59,8 +60,8 @@ struct Experts {};
 struct Share {
     int64_t begin, end;
 
-    CHASKI_INLINE Share(const Experts&, Count n, int tokens)
-        : begin(static_cast<int64_t>(blockIdx.y) * tokens), end(*n) {}
+    CHASKI_INLINE Share(const Experts&, Count n, int tokens, unsigned part = blockIdx.y)
+        : begin(static_cast<int64_t>(part) * tokens), end(*n) {}
     CHASKI_INLINE bool is_empty() const { return begin >= end; }
     CHASKI_INLINE int64_t weights() const { return 0; }
     CHASKI_INLINE int64_t bias(int64_t) const { return 0; }

@@ -1,5 +1,5 @@
-// y = x · Wᵀ + bias + residual for a quantized W (CHASKI_FORMAT) and many tokens, by the rule in matmul.h,
-// with the tensor instructions for int8.
+// y = x · Wᵀ + bias + residual for a quantized W without super-blocks (CHASKI_FORMAT) and many tokens, by the
+// rule in matmul.h, with the tensor instructions for int8.
 //
 // A thread block multiplies kPanels panels of 16 rows by kTokens tokens. It goes along k in stretches of 256
 // elements. The stored data of the next stretches are copied to shared memory in advance. While one stretch
@@ -8,7 +8,6 @@
 // integer sums do not depend on the order. Each thread keeps the floats of its results, and adds to them in
 // ascending k.
 #include "matmul_arguments.h"
-#include "supers.h"
 
 namespace chaski::CHASKI_ISA {
 
@@ -17,16 +16,6 @@ constexpr int kTiles = CHASKI_TILES;  // of 8 tokens, for each warp, which has o
 constexpr int kWarps = kPanels * (kTokens / (8 * kTiles));
 constexpr int kThreads = 32 * kWarps;
 static_assert(kStages >= 3, "one is multiplied, the next one is unpacked, and another is on its way");
-
-// Elements of a super-block that share a min, if any do.
-template <class Format>
-CHASKI_INLINE constexpr int min_elements() {
-    if constexpr (Format::kIsSuper) {
-        return Format::kMins ? Format::kMinSub : 0;
-    } else {
-        return 0;
-    }
-}
 
 // A stretch of panels, and of the tokens' activations, in their stored form. Distances between panels and
 // between tokens are such that threads that read at the same time use different banks.
@@ -38,12 +27,10 @@ struct Weights {
 };
 template <class Format>
 struct Activated {
-    static constexpr bool kHasSums = Format::kMins && min_elements<Format>() != 32;
+    static constexpr bool kHasSums = Format::kMins;
 
     alignas(16) uint8_t values[kTokens][kSuperElements + (Format::kSub == 32 ? 32 : 16)];
-    // In the form of `Activations`: scales of blocks, or a super-scale with its shifts from word 4 on and its
-    // sums from word 8 on; and sums of 16 values.
-    alignas(16) int32_t scales[kTokens][Format::kIsSuper ? 12 : 8];
+    alignas(16) int32_t scales[kTokens][8];  // of blocks of 32
     alignas(16) int32_t sums[kHasSums ? kTokens : 1][8];
 };
 
@@ -56,12 +43,8 @@ struct Unpacked {
     // other elements. In every other panel the last two words come first, since two panels are stored at the
     // same time.
     alignas(16) uint32_t codes[kPanels][kSuperElements / 32][32][4];
-    // The scales of rows g and g + 8: floats of sub-blocks, or pairs of integers, in the order of the format.
-    alignas(8) int32_t scales[kPanels][Format::kIsSuper ? kSubs / 2 : kSubs][kLanes / 2][2];
-    float mins[Format::kMins && !Format::kIsSuper ? kPanels : 1][kSubs][kLanes];
-    alignas(16) int8_t min_codes[kPanels][kLanes][16];  // with super-blocks: of up to 16 sub-blocks
-    float d[kPanels][kLanes];
-    float dmin[kPanels][kLanes];
+    alignas(8) float scales[kPanels][kSubs][kLanes / 2][2];  // of rows g and g + 8
+    float mins[Format::kMins ? kPanels : 1][kSubs][kLanes];
 };
 
 // The shared memory of a thread block.
@@ -86,48 +69,6 @@ CHASKI_INLINE void store_codes(Unpacked<Format>& to, int panel, int word, U8x64 
         device::subtract_bytes(codes.v, Format::kOffset);
 }
 
-// Unpacks an eighth of a panel's super-block: half `part` of the words of every fourth pair of sub-blocks.
-template <class Format>
-CHASKI_INLINE void unpack_super_block(const Format& block, int panel, int turn, int part,
-                                      Unpacked<Format>& to) {
-    constexpr int kSub = Format::kSub;
-    unroll<kSuperElements / kSub / 2>([&](auto pair) __attribute__((always_inline)) {
-        constexpr int kPair = decltype(pair)::value, kFirst = first_of_pair<kSub, kPair>;
-        if (kPair % 4 != turn) return;
-        if (part == 0) to.scales[panel][kPair][lane() % 8][lane() / 8] = block.template scales<kPair>().v;
-        const auto unpack = [&](auto sub) __attribute__((always_inline)) {
-            constexpr int kOwn = decltype(sub)::value;
-            unroll<kSub / 4>([&](auto i) __attribute__((always_inline)) {
-                store_codes(to, panel, kOwn * (kSub / 4) + decltype(i)::value,
-                            block.template codes<kOwn, decltype(i)::value>());
-            });
-        };
-        if (part == 0) {
-            unpack(Index<kFirst>{});
-        } else {
-            unpack(Index<kFirst + kPairStep<kSub>>{});
-        }
-    });
-    if (part == 0) {
-        if (turn == 0) to.d[panel][lane()] = block.d().v;
-        return;
-    }
-    if constexpr (Format::kMins) {
-        constexpr int kMinSub = Format::kMinSub;
-        if (turn == 1) to.dmin[panel][lane()] = block.dmin().v;
-        unroll<kSuperElements / kMinSub / 2>([&](auto pair) __attribute__((always_inline)) {
-            constexpr int kPair = decltype(pair)::value, kFirst = first_of_pair<kMinSub, kPair>;
-            if (kPair % 4 != turn) return;
-            const int32_t both = block.template mins<kPair>().v;
-            to.min_codes[panel][lane()][kFirst] = static_cast<int8_t>(both);
-            to.min_codes[panel][lane()][kFirst + kPairStep<kMinSub>] = static_cast<int8_t>(both >> 16);
-        });
-        if (kMinSub == 32) {
-            for (int i = 8 + turn; i < 16; i += 4) to.min_codes[panel][lane()][i] = 0;
-        }
-    }
-}
-
 // Unpacks `count` times 32 elements, of consecutive blocks.
 template <class Format>
 CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, int turn,
@@ -138,7 +79,7 @@ CHASKI_INLINE void unpack_blocks(const uint8_t* weights, int count, int panel, i
         unroll<kEach>([&](auto s) __attribute__((always_inline)) {
             constexpr int kSub = decltype(s)::value;
             const int place = index * kEach + kSub;
-            to.scales[panel][place][lane() % 8][lane() / 8] = device::as_int(block.template scale<kSub>().v);
+            to.scales[panel][place][lane() % 8][lane() / 8] = block.template scale<kSub>().v;
             if constexpr (Format::kMins) to.mins[panel][place][lane()] = block.template min<kSub>().v;
             unroll<kWords>([&](auto i) __attribute__((always_inline)) {
                 store_codes(to, panel, place * kWords + decltype(i)::value,
@@ -155,11 +96,7 @@ CHASKI_INLINE void unpack(const Weights<Format>& from, int size, Unpacked<Format
     for (int task = group(); task < 8 * kPanels; task += kThreads / kLanes) {
         constexpr int kBeside = kPanels == 1 ? 1 : 2;
         const int turn = task / kBeside % 8, panel = task / (8 * kBeside) * kBeside + task % kBeside;
-        if constexpr (Format::kIsSuper) {
-            unpack_super_block(Format{{from.panels[panel]}}, panel, turn % 4, turn / 4, to);
-        } else {
-            unpack_blocks<Format>(from.panels[panel], size / 32, panel, turn, to);
-        }
+        unpack_blocks<Format>(from.panels[panel], size / 32, panel, turn, to);
     }
 }
 
@@ -175,25 +112,14 @@ CHASKI_INLINE void fetch_tokens(const Matmul& a, const uint32_t (&sources)[kToke
 #pragma unroll
     for (int token = static_cast<int>(threadIdx.x) / 16; token < kTokens; token += kThreads / 16) {
         const uint32_t block = sources[token] + kSuperElements / 32 * stretch;
-        if (Format::kIsSuper || 16 * own < size) {
+        if (16 * own < size) {
             device::copy_16(to.values[token] + 16 * own, values + static_cast<uint64_t>(block) * 32);
         }
-        if constexpr (Format::kIsSuper) {
-            constexpr int kWords = sizeof(SuperScale) / 4;
-            static_assert(kWords == 9);
-            const auto* super = reinterpret_cast<const int32_t*>(a.supers) + own;
-            if (own < kWords) {
-                device::copy_4(&to.scales[token][own == 0 ? 0 : own + 3],
-                               super + static_cast<uint64_t>(block / 8) * kWords);
-            }
-            if (kHasSums && own < 8) device::copy_4(&to.sums[token][own], sums + block);
-        } else if (32 * (own % 8) < size) {
-            if (own < 8) {
-                device::copy_4(&to.scales[token][own],
-                               reinterpret_cast<const int32_t*>(a.scales) + own + block);
-            } else if (kHasSums) {
-                device::copy_4(&to.sums[token][own - 8], sums + block);
-            }
+        if (32 * (own % 8) >= size) continue;
+        if (own < 8) {
+            device::copy_4(&to.scales[token][own], reinterpret_cast<const int32_t*>(a.scales) + own + block);
+        } else if (kHasSums) {
+            device::copy_4(&to.sums[token][own - 8], sums + block);
         }
     }
 }
@@ -240,103 +166,6 @@ CHASKI_INLINE uint2 load_values(const Activated<Format>& from, const Place& own,
     return {words[own.quarter], words[own.quarter + 4]};
 }
 
-// The low and high bytes of the numbers that multiply the mins of four sub-blocks, for the token that this
-// thread passes.
-template <class Format>
-CHASKI_INLINE uint2 load_sums(const Activated<Format>& from, const Place& own, int tile) {
-    const int token = own.tokens + 8 * tile + own.row;
-    return bytes_of_sums<min_elements<Format>()>(
-        from.scales[token], from.sums[Activated<Format>::kHasSums ? token : 0], own.quarter);
-}
-
-// A panel's part of a super-block, in registers.
-template <class Format>
-struct Codes {
-    static constexpr int kBlocks = kSuperElements / 32, kPairs = kSuperElements / Format::kSub / 2;
-
-    uint32_t words[kBlocks][4];
-    int2 scales[kPairs];
-    float d[2], dmin[2];
-    uint32_t mins[2];
-
-    CHASKI_INLINE Codes(const Unpacked<Format>& from, const Place& own) {
-        const int panel = own.panel;
-        for (int b = 0; b < kBlocks; ++b) load_codes(from, own, b, words[b]);
-        for (int pair = 0; pair < kPairs; ++pair) {
-            scales[pair] = *reinterpret_cast<const int2*>(from.scales[panel][pair][own.row]);
-        }
-        for (int i = 0; i < 2; ++i) {
-            const int row = own.row + 8 * i;
-            d[i] = from.d[panel][row];
-            if constexpr (Format::kMins) {
-                dmin[i] = from.dmin[panel][row];
-                mins[i] = reinterpret_cast<const uint32_t*>(from.min_codes[panel][row])[own.quarter];
-            }
-        }
-    }
-    // The scale of a half of 32 elements, for a row. Pairs consist of neighbours, or of scales two apart.
-    CHASKI_INLINE int32_t scale(int b, int half, int row) const {
-        const int2& pair = scales[Format::kSub == 32 ? b / 2 : b / 2 * 2 + half];
-        const int32_t both = row == 0 ? pair.x : pair.y;
-        return b % 2 == 0 ? static_cast<int16_t>(both) : both >> 16;
-    }
-};
-
-template <class Format>
-CHASKI_INLINE void multiply_super_block(const Unpacked<Format>& weights, const Activated<Format>& x,
-                                        const Place& own, Results& y) {
-    constexpr int kBlocks = Codes<Format>::kBlocks;
-    const Codes<Format> codes(weights, own);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-        int4 shifts[2];
-        float units[2];
-        for (int i = 0; i < 2; ++i) {
-            const auto& scales = x.scales[own.column(tile, i)];
-            units[i] = device::as_float(scales[0]);
-            shifts[i] = *reinterpret_cast<const int4*>(scales + 4);
-        }
-        int32_t products[4] = {}, mins[4] = {};
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-            const auto& a = codes.words[b];
-            const uint2 values = load_values(x, own, tile, b);
-            int32_t c[4] = {}, e[4] = {};
-            if constexpr (Format::kSub == 32) {
-                device::multiply_32_ss(c, a, values.x, values.y);
-            } else {
-                device::multiply_16_ss(c, a[0], a[1], values.x);
-                device::multiply_16_ss(e, a[2], a[3], values.y);
-            }
-            for (int i = 0; i < 4; ++i) {
-                const int4& words = shifts[i % 2];
-                const int32_t both = b < 2 ? words.x : b < 4 ? words.y : b < 6 ? words.z : words.w;
-                const int32_t shift = b % 2 == 0 ? both : both >> 16;
-                if constexpr (Format::kSub == 32) {
-                    products[i] += c[i] * device::shift_left(codes.scale(b, 0, i / 2), shift);
-                } else {
-                    products[i] += device::shift_left(
-                        c[i] * codes.scale(b, 0, i / 2) + e[i] * codes.scale(b, 1, i / 2), shift);
-                }
-            }
-        }
-        if constexpr (Format::kMins) {
-            const uint2 bytes = load_sums(x, own, tile);
-            int32_t high[4] = {};
-            device::multiply_16_uu(mins, codes.mins[0], codes.mins[1], bytes.x);
-            device::multiply_16_ss(high, codes.mins[0], codes.mins[1], bytes.y);
-            for (int i = 0; i < 4; ++i) mins[i] += high[i] * 256;
-        }
-        for (int i = 0; i < 4; ++i) {
-            float sum = static_cast<float>(products[i]) * codes.d[i / 2];
-            if constexpr (Format::kMins) {
-                sum = device::fma(static_cast<float>(mins[i]), codes.dmin[i / 2], sum);
-            }
-            y[tile][i] = device::fma(sum, units[i % 2], y[tile][i]);
-        }
-    }
-}
-
 template <class Format>
 CHASKI_INLINE void multiply_blocks(const Unpacked<Format>& weights, const Activated<Format>& x,
                                    const Place& own, int count, Results& y) {
@@ -348,9 +177,9 @@ CHASKI_INLINE void multiply_blocks(const Unpacked<Format>& weights, const Activa
         load_codes(weights, own, b, a);
         for (int s = 0; s < kSubs; ++s) {
             const auto& two = weights.scales[own.panel][b * kSubs + s][own.row];
-            const auto both = *reinterpret_cast<const int2*>(two);
-            scales[s][0] = device::as_float(both.x);
-            scales[s][1] = device::as_float(both.y);
+            const auto both = *reinterpret_cast<const float2*>(two);
+            scales[s][0] = both.x;
+            scales[s][1] = both.y;
         }
         for (int i = 0; i < 2; ++i) {
             if constexpr (Format::kMins) mins[i] = weights.mins[own.panel][b][own.row + 8 * i];
@@ -422,7 +251,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
             const int words = size_of(stretch) / Format::kElements * Format::kBytes / 16;
             const uint8_t* from = source + static_cast<int64_t>(stretch) * kBytes;
             uint8_t* to = slab.weights[stretch % kStages].panels[copied] + 16 * first;
-            const int left = (Format::kIsSuper ? kWords : words) - first;
+            const int left = words - first;
             unroll<(kWords + kCopiers - 1) / kCopiers>([&](auto i) __attribute__((always_inline)) {
                 constexpr int kWord = decltype(i)::value * kCopiers;
                 if (kWord < left) device::copy_16<16 * kWord>(to, from);
@@ -450,11 +279,7 @@ CHASKI_INLINE void multiply_panels(const Matmul& a) {
         }
         const auto& weights = slab.unpacked[stretch % 2];
         const auto& x = slab.tokens[stretch % (kStages - 1)];
-        if constexpr (Format::kIsSuper) {
-            multiply_super_block(weights, x, own, y);
-        } else {
-            multiply_blocks(weights, x, own, size_of(stretch) / 32, y);
-        }
+        multiply_blocks(weights, x, own, size_of(stretch) / 32, y);
     }
     for (int tile = 0; tile < kTiles; ++tile) {
         for (int i = 0; i < 4; ++i) {

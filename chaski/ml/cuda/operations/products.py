@@ -30,14 +30,11 @@ from chaski.ml.graph import Dim, Graph, Operand, Tensor, Weight, width
 from chaski.ml.rewriting import rewritten
 from chaski.ml.rounding import BLOCK, SUPER_BLOCK
 
-__all__ = ["PRODUCTS", "add", "embedding", "product", "with_heads_apart"]
+__all__ = ["PRODUCTS", "SUPER_CHOICES", "add", "embedding", "product", "with_heads_apart"]
 
 _FLOATS = {QuantType.F32: "F32Weights", QuantType.F16: "F16Weights", QuantType.BF16: "BF16Weights"}
 _SUPER = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
-_WITH_SHORT_SUBS = (  # of 16 elements
-    *(QuantType.Q2_K, QuantType.Q3_K, QuantType.Q5_K, QuantType.Q6_K),
-    *(QuantType.NVFP4, QuantType.IQ1_M, QuantType.IQ2_XS, QuantType.IQ2_S),
-)
+_WITH_SHORT_SUBS = (QuantType.NVFP4, QuantType.IQ1_M, QuantType.IQ2_XS, QuantType.IQ2_S)  # of 16 elements
 _WITH_SUMS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q6_K)  # of 16 values, of types with super-blocks
 _WITH_MINS = (QuantType.Q4_1, QuantType.Q5_1)
 _LANES = 16
@@ -45,6 +42,12 @@ _MANY = 9  # from this many tokens on, `matmul_many` multiplies
 _MANY_SUPER = 17  # the same for types with super-blocks, whose few tokens use tensor instructions too
 
 _TAIL_COLUMNS = 256  # that a warp computes: kTailColumns of tail.h
+SUPER_CHOICES = (
+    *((8, 1, 64), (4, 2, 64), (8, 1, 32), (4, 2, 32), (4, 4, 32), (2, 4, 32)),
+    (4, 1, 32),  # fits 64 KiB with all types
+)
+"""Thread blocks for super-blocks and many tokens: panels, super-blocks at a time, and tokens."""
+
 _SHARED = 48 << 10  # shared memory that every device has for a thread block
 
 
@@ -179,11 +182,15 @@ def _product(lowering: Lowering, products: Sequence[_Product]) -> None:
 
     def is_few(sizes: Sizes) -> bool:
         shared = sharing(sizes)
-        return shared.tokens < (_MANY_SUPER if type in _SUPER else _MANY) or shared.usual < _MANY // 2
+        most, usual = (_MANY_SUPER, _MANY_SUPER) if type in _SUPER else (_MANY, _MANY // 2)
+        return shared.tokens < most or shared.usual < usual
 
     def choose(sizes: Sizes) -> Kernel:
         if not is_few(sizes):
-            return _many_tokens(type, [each.rows for each in products], sharing(sizes), lowering)
+            rows = [each.rows for each in products]
+            if type in _SUPER:
+                return _super_blocks_of_many(type, matrix.columns, rows, sharing(sizes), lowering)
+            return _many_tokens(type, rows, sharing(sizes), lowering)
         few = _super_blocks if type in _SUPER else _few_tokens
         kernel = few(type, matrix.columns, panels, sharing(sizes), lowering)
         defines = tail_defines if is_taken(sizes) else ()
@@ -325,8 +332,7 @@ def _few_tokens(type: QuantType, columns: int, panels: int, sharing: _Sharing, l
 def _slab_bytes(type: QuantType, columns: int, own: int, warps: int, *, is_normed: bool) -> int:
     """Return the bytes of `Slab` in matmul_super.cu."""
     turns = -(-columns // (type.block_size * warps))
-    tokens = own * (256 + 16 + 48) + (own if type in _WITH_SUMS else 1) * 32
-    weights = _LANES * type.block_bytes + 64
+    tokens, weights = _activated(type, own), _LANES * type.block_bytes + 64
     return 64 + warps * (
         2 * weights + (turns if is_normed else min(2, turns)) * tokens + 2 * own * 4 * _LANES
     )
@@ -378,6 +384,54 @@ def _super_blocks(
     return Kernel(program, "matmul_super", (*grid, sharing.groups), threads, shared, is_early=True)
 
 
+def _super_blocks_of_many(
+    type: QuantType, columns: int, rows: Sequence[int], sharing: _Sharing, lowering: Lowering
+) -> Kernel:
+    """Return a kernel for super-blocks whose thread blocks take some panels and 32 or 64 tokens.
+
+    Each warp has a panel. If there are few panels, warps share the super-blocks of one.
+    """
+
+    def memory(panels: int, splits: int, tokens: int) -> int:
+        """Return the bytes of `Slab` in matmul_super_many.cu."""
+        stage = panels * splits * _LANES * type.block_bytes + splits * _activated(type, tokens)
+        floats = panels * splits * tokens * 4 * _LANES if splits > 1 else 4 * tokens
+        return 4 * tokens + 2 * stage + floats
+
+    def blocks(panels: int) -> int:
+        return sum(-(-each // (_LANES * panels)) for each in rows)
+
+    def cost(choice: tuple[int, int, int]) -> float:
+        """Return the work of the busiest multiprocessor.
+
+        The factors are of the instructions for one product, counted in machine code.
+        """
+        panels, splits, tokens = choice
+        count = blocks(panels) * -(-sharing.usual // tokens) * sharing.groups
+        each = panels * tokens * (1.0 if tokens == 64 else 1.25) * (1.0 if splits == 1 else 1.05)
+        return -(-count // lowering.multiprocessors) * each
+
+    fitting = (each for each in SUPER_CHOICES if memory(*each) <= lowering.shared_memory)
+    chosen = panels, splits, tokens = min(fitting, key=cost)
+    threads = 32 * panels * splits
+    defines = (
+        *_format(type),
+        ("CHASKI_TOKENS", tokens),
+        ("CHASKI_PANELS", panels),
+        ("CHASKI_SPLITS", splits),
+        ("CHASKI_BOUNDS", f"{threads},{512 // threads}"),
+        *sharing.defines,
+    )
+    grid = (blocks(panels), -(-sharing.most // tokens), sharing.groups)
+    program = Program("matmul_super_many", defines)
+    return Kernel(program, "matmul_super_many", grid, threads, memory(*chosen))
+
+
+def _activated(type: QuantType, tokens: int) -> int:
+    """Return the bytes of `Activated` in supers.h."""
+    return tokens * (256 + 16 + 80) + (tokens if type in _WITH_SUMS else 1) * 32
+
+
 def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, lowering: Lowering) -> Kernel:
     """Return a kernel whose thread blocks take as many tokens and panels as possible.
 
@@ -421,15 +475,12 @@ def _many_tokens(type: QuantType, rows: Sequence[int], sharing: _Sharing, loweri
 
 def _stretch(type: QuantType, panels: int, tokens: int) -> tuple[int, int, int]:
     """Return the bytes of `Weights`, `Activated` and `Unpacked` in matmul_many.cu, or slightly more."""
-    is_super = type in _SUPER
     subs = 16 if type in _WITH_SHORT_SUBS else 8
-    has_mins, has_sums = type in _WITH_MINS, type in (*_WITH_MINS, QuantType.Q2_K)
     weights = panels * ((256 // type.block_size * _LANES * type.block_bytes + 63) // 128 * 128 + 64)
-    activations = tokens * (256 + (16 if subs == 16 else 32) + (48 if is_super else 32))
-    activations += (tokens if has_sums else 1) * 32
-    scales = 4 * _LANES * (subs // 2 if is_super else subs)
-    unpacked = panels * (16 * 256 + scales + 16 * _LANES + 2 * 4 * _LANES)
-    unpacked += (panels if has_mins else 1) * 4 * subs * _LANES
+    activations = tokens * (256 + (16 if subs == 16 else 32) + 32)
+    activations += (tokens if type in _WITH_MINS else 1) * 32
+    unpacked = panels * (16 * 256 + 4 * _LANES * subs)
+    unpacked += (panels if type in _WITH_MINS else 1) * 4 * subs * _LANES
     return weights, activations, unpacked + 16
 
 
