@@ -176,6 +176,7 @@ class _Cut:
     """The part of a backend that recording a model needs, cut for several members."""
 
     cache_config = CacheConfig()
+    launches_ahead = False
 
     def __init__(self, split: str, members: int, inner: Backend | None, silence: int | None) -> None:
         self._members = members

@@ -68,10 +68,10 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
         prepared.append(batch)
         return prepare(program, batch)
 
-    def launched(program: Program, inputs: Inputs, likely: list[int]) -> Run:
+    def launched(program: Program, inputs: Inputs, *numbers: Any) -> Run:
         computed = prepared[-1]
         batches.append((len(computed.tokens), sorted(set(computed.sequences.tolist()))))
-        return launch(program, inputs, likely)
+        return launch(program, inputs, *numbers)
 
     monkeypatch.setattr(Program, "prepare", recorded)
     monkeypatch.setattr(Program, "launch", launched)

@@ -16,12 +16,11 @@ from tests.backends import BACKENDS, USUAL
 from tests.ml.both_backends import MAX_TOKENS, bound, results, uniform
 
 
-def test_the_cpu_backend_has_every_operation_but_those_for_layouts_that_it_does_not_ask_for() -> None:
-    assert set(OPERATIONS) == (set(DEFINITIONS) | {"input", "reshape"}) - {
-        "copy_cells",
-        "dense_attention",
-        "paged_attention",
-    }
+def test_the_cpu_backend_has_every_operation_that_it_asks_for() -> None:
+    of_other_layouts = {"copy_cells", "dense_attention", "paged_attention"}
+    launched_ahead = {"sample"}
+    needed = (set(DEFINITIONS) | {"input", "reshape"}) - of_other_layouts - launched_ahead
+    assert set(OPERATIONS) == needed
 
 
 @pytest.mark.parametrize("size", [1, 5, 16, 33, 64])

@@ -33,8 +33,8 @@ class Generation(Answer):
 
     __slots__ = (
         "_allowed",
-        "_could_take_largest",
         "_grammar",
+        "_largest",
         "_num_accepted",
         "_num_generated",
         "_num_proposed",
@@ -68,7 +68,7 @@ class Generation(Answer):
         self._num_top = request.receipt.wish.top_logits if request.receipt else 0
         self._tops: list[bytes] = []  # the largest logits of each step, if its receipt covers them
         self._shifted = 0
-        self._could_take_largest = True
+        self._largest: float | None = -1.0  # the last token with the largest logit, unless it is unknown
         # Of those that are sampled, a sequence may leave its slot before some are written.
         self._num_sampled = self._num_generated = self._num_proposed = self._num_accepted = 0
 
@@ -128,7 +128,9 @@ class Generation(Answer):
             return False
         if self._speculator is not None and self._speculator.propose():
             return False  # computed together, these are ready sooner
-        return not self._sampler.rules_out or (self._could_take_largest and not for_sure)
+        if not self._sampler.rules_out:
+            return True
+        return not for_sure and self._largest is not None and self._sampler.may_choose(self._largest)
 
     def chances(self, later: int, count: int) -> list[tuple[int, ...]]:
         return super().chances(later, count) if self._is_scoring else self._sampler.chances(later, count)
@@ -199,7 +201,7 @@ class Generation(Answer):
             return
         if self._num_top:
             self._tops.append(top_bytes(row.fetch(), self._num_top))
-        self._could_take_largest = bool(top_logits.size) and self._sampler.may_choose(top_logits[1, 0].item())
+        self._largest = top_logits[1, 0].item() if top_logits.size else None
         self.tokens.append(sampled.token_id)
         self._sampler.accept(sampled.token_id)
         if self._thoughts is not None:

@@ -115,12 +115,12 @@ def test_an_error_on_the_way_ends_what_followed(
         expected = llm.generate(PROMPTS[0], num_predict=4, temperature=0).token_ids
         launch, count = Program.launch, 0
 
-        def launching(program: Program, values: Any, counts: Any = ()) -> Run:
+        def launching(program: Program, values: Any, *numbers: Any) -> Run:
             nonlocal count
             count += 1
             if count == 2:
                 values = {**values, "tokens": values["tokens"] * 0 - 1}
-            return launch(program, values, counts)
+            return launch(program, values, *numbers)
 
         monkeypatch.setattr(Program, "launch", launching)
         with pytest.raises(ComputationError, match="tokens"):
