@@ -194,9 +194,7 @@ CHASKI_INLINE I32x16 dot4(I32x16 acc, U8x64 w, int32_t x) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(x))};
 }
 
-CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) {
-    return {add_dots(acc.v, w.v, x.v)};
-}
+CHASKI_INLINE I32x16 dot2(I32x16 acc, I32x16 w, I32x16 x) { return {add_dots(acc.v, w.v, x.v)}; }
 
 CHASKI_INLINE I32x16 pairs(I32x16 a, I32x16 b) {
     return {_mm512_mask_blend_epi16(0xaaaaaaaa, a.v, _mm512_slli_epi32(b.v, 16))};
