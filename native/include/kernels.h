@@ -69,7 +69,7 @@ struct Kernels {
     // Up to this many tokens, quantized weights are unpacked in registers.
     int64_t stream_tokens;
 
-    // Whether more tokens use tile registers.
+    // True if products of more tokens use tile registers.
     bool has_tiles;
 
     // Computes the rows of panels panel_begin..panel_end-1 for n tokens. `variant` is one of `variants_of`
