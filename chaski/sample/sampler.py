@@ -26,7 +26,6 @@ __all__ = ["Sampled", "Sampler", "TokenLogprob", "scored"]
 _ignoring_overflow = np.errstate(over="ignore")
 # Up to this top_k, sorting the candidates is faster than avoiding it.
 _MAX_SORTED = 1024
-_NO_CHANCE = (0,) * 6  # at a temperature of 0, the largest logit is chosen
 
 
 class TokenLogprob(NamedTuple):
@@ -125,7 +124,7 @@ class Sampler:
     def chances(self, later: int, count: int) -> list[tuple[int, ...]]:
         """Return the numbers that `ops.sample` needs for `count` tokens, after `later` other ones."""
         if self.options.temperature <= 0:
-            return [_NO_CHANCE] * count
+            return [(0,) * (1 + len(self._limits))] * count
         later_24 = self._random.later_24
         return [(later_24(place), *self._limits) for place in range(later, later + count)]
 
