@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend, ops
-from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.graph import Dim, DType, Graph, KVRole, Mask, Rope, Weight
+from tests.cuda.devices import launched_kernels
 from tests.cuda.emulated import NAME
 from tests.cuda.test_same_bits import write
 from tests.cuda.test_tails import matrix
@@ -54,18 +53,12 @@ def attended(
         opened.load(lambda share: None)
         cells = np.random.default_rng(1).permutation(CELLS)[:TOKENS].astype(np.int32)
         found = []
-        names: list[str] = []
         for first, last in pairwise(BATCHES):
             batch = np.arange(first, last, dtype=np.int32)
             sees = np.array([(0, token + 1, 0) for token in batch], np.int32)
             inputs = {"ids": batch, "where": cells[batch], "history": cells[:last], "spans": sees}
             found.append(plan.launch(inputs).rows("y").copy())
-        if isinstance(plan, CUDAPlan):
-            gpu: Any = plan._gpu
-            names = gpu.launched
-            for constant in plan._constants:
-                content = ctypes.string_at(plan._address_of(constant), constant.array.nbytes)
-                assert content == constant.array.tobytes()
+        names = launched_kernels(plan)
         opened.close()
     return found, names
 

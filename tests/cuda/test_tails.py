@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 from chaski.formats.gguf import open_gguf
 from chaski.formats.quant import QuantType
 from chaski.ml import CPUOptions, open_backend, ops
-from chaski.ml.cuda.plan import CUDAPlan
 from chaski.ml.graph import Dim, DType, Graph, Tensor, Weight
+from tests.cuda.devices import launched_kernels
 from tests.cuda.emulated import NAME
 from tests.cuda.test_same_bits import write
 from tests.ml.both_backends import uniform
@@ -58,16 +57,11 @@ def runs(backend: str, path: Path, record: Record) -> tuple[list[Any], list[str]
             graph.output(name, result)
         plan = opened.compile(graph)
         opened.load(lambda share: None)
-        found, names = [], []
+        found = []
         for tokens in (1, 3, 20, 8, 16, 2, 1):
             launch = plan.launch({"ids": np.arange(tokens, dtype=np.int32)})
             found += [launch.rows(name).copy() for name in graph.outputs]
-        if isinstance(plan, CUDAPlan):
-            gpu: Any = plan._gpu
-            names = gpu.launched
-            for constant in plan._constants:
-                content = ctypes.string_at(plan._address_of(constant), constant.array.nbytes)
-                assert content == constant.array.tobytes()
+        names = launched_kernels(plan)
         opened.close()
     return found, names
 
