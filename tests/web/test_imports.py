@@ -71,8 +71,12 @@ def test_an_archive_of_chatgpt(fake: Running, script: Script, open_page: Open, t
     page.get_by_role("link", name="<img").click()
     page.get_by_text("<script>").wait_for()
     # The conversation continues with a model of this server.
-    ask(page, "And now?")
+    page.get_by_role("button", name="Edit the question").click()
+    page.get_by_label("Edited question").fill("What now?")
+    page.get_by_role("button", name="Ask", exact=True).click()
     assert "hello" in ended(page).inner_text()
+    ask(page, "And now?")
+    assert "hello" in ended(page).last.inner_text()
     assert page.evaluate("window.ran") is None
     # A second import adds what is new.
     new = of_chatgpt(3, "Rivers", node("u", None, "user", "Which?"))

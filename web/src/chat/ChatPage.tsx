@@ -3,9 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { begin, changeHead, changeSettings, current, currentId, put } from "../conversations/store";
 import { openCalls, path } from "../conversations/tree";
 import type { Head, Message, Settings } from "../conversations/types";
-import { usualModel } from "../models/choice";
-import { chosenModel, rememberModel } from "../models/chosen";
-import { models, running } from "../models/list";
+import { modelOf, rememberModel } from "../models/chosen";
 import { MemoryWarning } from "../models/MemoryNeeds";
 import { isMenuOpen } from "../shell/Frame";
 import { Icon } from "../shell/Icon";
@@ -25,7 +23,7 @@ export function ChatPage() {
   const [fresh, setFresh] = useState(() => begin("", readDefaults()));
   const [isOpen, setOpen] = useState(false);
   const shown = conversation ?? fresh;
-  const model = shown.model || usualModel(models.value, running.value, chosenModel.value);
+  const model = modelOf(shown);
   const change = (fields: Partial<Head>) =>
     conversation ? changeHead(conversation.id, fields) : setFresh({ ...fresh, ...fields });
   const set = (settings: Settings) =>

@@ -6,9 +6,9 @@ import { below, path, siblings, youngestLeaf } from "../conversations/tree";
 import type { Conversation, Message } from "../conversations/types";
 import { copyText } from "../markdown/Code";
 import { Markdown } from "../markdown/Markdown";
-import { chats, usualModel } from "../models/choice";
-import { chosenModel } from "../models/chosen";
-import { models, running } from "../models/list";
+import { chats } from "../models/choice";
+import { modelOf } from "../models/chosen";
+import { models } from "../models/list";
 import { useShown } from "../models/shown";
 import { Question } from "../shell/Dialog";
 import { Icon } from "../shell/Icon";
@@ -37,7 +37,7 @@ function Asked({ conversation, message }: Props) {
   const send = () => {
     const { parent, images, files } = message;
     if (!text?.trim() && !images?.length && !files?.length) return;
-    askQuestion(conversation.id, parent, { content: text!, images, files }, conversation.model);
+    askQuestion(conversation.id, parent, { content: text!, images, files }, modelOf(conversation));
     setText(() => undefined);
   };
   const leave = () => {
@@ -134,7 +134,7 @@ function Returned({ conversation, message }: Props) {
         <summary>Result of {message.toolName}</summary>
         <pre tabIndex={0}>{message.content}</pre>
       </details>
-      {message.images && <ReturnedImages images={message.images} model={conversation.model} />}
+      {message.images && <ReturnedImages images={message.images} model={modelOf(conversation)} />}
       <div class="turn-tools">
         <Copy text={message.content} name="Copy the result" />
         <Delete conversation={conversation} message={message} what="result" />
@@ -315,12 +315,7 @@ function Again({ conversation, message }: { conversation: Conversation; message:
   const others = models.value.filter((model) => chats(model) && model.name !== message.model);
   return (
     <>
-      <button
-        type="button"
-        class="icon-button"
-        aria-label="Answer again"
-        onClick={() => again(same ?? usualModel(models.value, running.value, chosenModel.value))}
-      >
+      <button type="button" class="icon-button" aria-label="Answer again" onClick={() => again(same ?? modelOf({ model: "" }))}>
         <Icon name="again" />
       </button>
       {others.length > 0 && (

@@ -2,6 +2,7 @@
 import { add, conversations } from "../conversations/store";
 import { newMessage, openCalls, path } from "../conversations/tree";
 import type { Message } from "../conversations/types";
+import { modelOf } from "../models/chosen";
 import { answer } from "./answering";
 
 export type Result = Pick<Message, "content" | "images" | "toolName">;
@@ -16,5 +17,5 @@ export function giveResults(id: string, branch: Message, results: Result[]): voi
   const asked = turns.findLast((turn) => turn.role === "assistant");
   if (conversation.leaf !== branch.id) add(id, added, conversation.leaf);
   else if (openCalls([...turns, ...added])) add(id, added, added.at(-1)!.id);
-  else answer(id, added, asked?.model ?? conversation.model);
+  else answer(id, added, asked?.model ?? modelOf(conversation));
 }

@@ -1,6 +1,6 @@
 // Exports conversations to a file, and imports them again, or those of other programs.
 import type { Read } from "../imports/conversations";
-import { models } from "../models/list";
+import { models, modelsAreRead } from "../models/list";
 import { conversations, putAll } from "./store";
 import type { Conversation } from "./types";
 
@@ -51,6 +51,7 @@ export async function importFiles(files: File[], onProgress: (text: string) => v
     read.unread += found.unread;
     read.missing.push(...found.missing);
   }
+  await modelsAreRead();
   const all = new Map(read.conversations.map((conversation) => [conversation.id, conversation]));
   const added = [...all.values()].filter(({ id }) => !conversations.value[id]).map(withKnownModel);
   putAll(added);
@@ -59,7 +60,7 @@ export async function importFiles(files: File[], onProgress: (text: string) => v
 
 /** Conversations of other programs name models that this server may not have; then the user's last model answers. */
 function withKnownModel(conversation: Conversation): Conversation {
-  const isKnown = models.value.some(({ name }) => name === conversation.model);
+  const isKnown = !models.value.length || models.value.some(({ name }) => name === conversation.model);
   return isKnown ? conversation : { ...conversation, model: "" };
 }
 

@@ -12,7 +12,20 @@ export const mayChange = signal<boolean | null>(null);
 
 const shown = new Map<string, Promise<ShownModel>>();
 
-export async function readModels(): Promise<void> {
+let reading = Promise.resolve();
+
+/** Reads the list of models again. */
+export function readModels(): Promise<void> {
+  reading = read();
+  return reading;
+}
+
+/** Waits until the list of models was read, or could not be read. */
+export function modelsAreRead(): Promise<void> {
+  return reading;
+}
+
+async function read(): Promise<void> {
   try {
     const [list, key, loaded] = await Promise.all([
       json<{ models: ListedModel[] }>("GET", "/api/tags"),

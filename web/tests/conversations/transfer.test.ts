@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { conversations } from "../../src/conversations/store";
 import { exported, importFiles } from "../../src/conversations/transfer";
 import type { Conversation } from "../../src/conversations/types";
+import { models, readModels } from "../../src/models/list";
 
 const CONVERSATION: Conversation = {
   id: "c",
@@ -81,4 +82,25 @@ test("nothing of an import with a problem is added", async () => {
     message: /^y\.json is not valid JSON/,
   });
   assert.deepEqual(conversations.value, {});
+});
+
+test("the model of a conversation stays while the list of models is read, and where it cannot be", async () => {
+  conversations.value = {};
+  const storage = { getItem: () => null };
+  Object.assign(globalThis, { localStorage: storage, sessionStorage: storage });
+  const lists: (() => void)[] = [];
+  const list = { models: [{ name: "m" }] };
+  globalThis.fetch = () => new Promise((resolve) => lists.push(() => resolve(Response.json(list))));
+  void readModels();
+  const importing = importFiles([exportOf(CONVERSATION), exportOf({ ...CONVERSATION, id: "d", model: "gpt" })]);
+  for (const answer of lists) answer();
+  await importing;
+  assert.deepEqual([conversations.value.c!.model, conversations.value.d!.model], ["m", ""]);
+
+  conversations.value = {};
+  models.value = [];
+  globalThis.fetch = () => Promise.reject(new TypeError("unreachable"));
+  void readModels();
+  await importFiles([exportOf(CONVERSATION)]);
+  assert.equal(conversations.value.c!.model, "m");
 });
