@@ -88,7 +88,7 @@ class _EveryReplica:
     """A call to all replicas. Its result is the last reply, or the first error."""
 
     def __init__(self, replicas: ReplicaSet, call: LoadAdapter | UnloadAdapter, put: ReplyCallback) -> None:
-        replicas.remember(call)
+        replicas.adapters.note(call)
         self._put = put
         peers = replicas.peers()
         self._num_left = len(peers)

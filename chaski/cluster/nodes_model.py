@@ -46,7 +46,7 @@ class NodesModel(RoutedModel):
         self.check_open()
         peer, info = self._replica.any_peer(), self._replica.info
         if isinstance(call, LoadAdapter | UnloadAdapter):
-            self._replica.remember(call)
+            self._replica.adapters.note(call)
         elif peer is not None and isinstance(call, LookLive):
             return peer.start(call, lambda reply: put(self._replica.named(reply)))
         elif peer is None and isinstance(call, LookLive):

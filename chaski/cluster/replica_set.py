@@ -19,7 +19,7 @@ from chaski.cluster.router import Router
 from chaski.cluster.routing import Speed
 from chaski.errors import ChaskiError, WorkerError, error_class
 from chaski.ml.backend import ProgressCallback
-from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
+from chaski.runner.adapters.adapter_calls import LateAdapters
 from chaski.runner.channels.messages import ReplyOrError
 from chaski.runner.prefix.block_calls import Blocks, ListBlocks
 from chaski.runner.prefix.naming import BLOCK
@@ -94,7 +94,7 @@ class ReplicaSet:
         self._new_numbers = count()
         self._attempts: dict[str, _Attempts] = {}
         self._leaving: set[int] = set()
-        self._adapters: dict[str, LoadAdapter] = {}
+        self.adapters = LateAdapters()
         self._problem: ChaskiError | None = None
         self._bounds = Bounds() if bounds is None else bounds
         self._scaler = Scaler(self._bounds, monotonic())
@@ -208,14 +208,6 @@ class ReplicaSet:
         """Call `call` from another thread when new replicas may be available."""
         with self._lock:
             self._waiting.append(call)
-
-    def remember(self, call: LoadAdapter | UnloadAdapter) -> None:
-        """Remember an adapter that later replicas must load, or forget it."""
-        with self._lock:
-            if isinstance(call, LoadAdapter):
-                self._adapters[call.name] = call
-            else:
-                self._adapters.pop(call.name, None)
 
     def replace(self) -> int:
         """Replace all replicas with new ones, a few at a time; return the new generation.
@@ -342,9 +334,7 @@ class ReplicaSet:
             attempts.is_reported, attempts.next_at = True, monotonic() + attempts.backoff.pause()
             return
         self._attempts.pop(member.name, None)
-        with self._lock:
-            adapters = list(self._adapters.values())
-        for call in adapters:
+        for call in self.adapters.calls:
             peer.start(call, _nothing)
         self.failed_loads = 0
         with self._lock:

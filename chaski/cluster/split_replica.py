@@ -18,7 +18,7 @@ from chaski.cluster.watched_nodes import NodeAddress, WatchedNodes
 from chaski.cluster.watched_worker import WatchedWorker, WorkerPatience
 from chaski.errors import ChaskiError, ClusterError, WorkerError
 from chaski.ml.backend import ProgressCallback
-from chaski.runner.adapters.adapter_calls import LoadAdapter, UnloadAdapter
+from chaski.runner.adapters.adapter_calls import LateAdapters
 from chaski.runner.channels.messages import CallHandle, Info, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.channels.worker.client import Worker
 from chaski.runner.engine.live import LiveSequences
@@ -60,7 +60,7 @@ class SplitReplica:
         self._peer: _Peer | None = None
         self._is_loading = False
         self._number = self._num_answers = 0
-        self._adapters: dict[str, LoadAdapter] = {}
+        self.adapters = LateAdapters()
         self._waiting: list[Callable[[], None]] = []
         self._num_woken = 0
         self._names = ""
@@ -141,14 +141,6 @@ class SplitReplica:
         """Call `call` from another thread when the model may be loaded."""
         with self._lock:
             self._waiting.append(call)
-
-    def remember(self, call: LoadAdapter | UnloadAdapter) -> None:
-        """Remember an adapter that later workers must load, or forget it."""
-        with self._lock:
-            if isinstance(call, LoadAdapter):
-                self._adapters[call.name] = call
-            else:
-                self._adapters.pop(call.name, None)
 
     def close(self) -> None:
         """End the worker. Its requests fail with ClosedError."""
@@ -237,9 +229,7 @@ class SplitReplica:
     def _answer(self, watched: WatchedWorker, nodes: Sequence[NodeAddress]) -> Sequence[NodeAddress] | None:
         """Answer requests until the worker ends, or more nodes can take part; return these nodes."""
         peer = _Peer(watched, lambda: self._num_answers)
-        with self._lock:
-            adapters = list(self._adapters.values())
-        for call in adapters:
+        for call in self.adapters.calls:
             peer.start(call, _note_adapter)
         with self._lock:
             self._peer, self._names = peer, ", ".join(node.name for node in nodes)

@@ -20,7 +20,8 @@ from greenlet import greenlet
 __all__ = ["SCHEDULER", "Killed", "Process", "Scheduler", "StuckError", "Thread"]
 
 _TURN_SECONDS = 2e-5
-_MOST_TURNS = 300_000
+_MOST_TURNS = 10_000
+_MOST_PAUSES = 50
 _EPOCH = 1.8e9
 
 
@@ -81,7 +82,7 @@ class Scheduler:
         self.now = 0.0
         self.wall_offset = _EPOCH
         self.switch_rate = 0.0
-        self.digest = self.num_turns = 0
+        self.digest = self.num_turns = self._num_pauses = 0
         self.threads: dict[int, Thread] = {}
         self.errors: list[str] = []
         self.world = Process("world")
@@ -177,12 +178,14 @@ class Scheduler:
             self._make_ready(thread)
 
     def pause(self) -> None:
-        """Let another thread run, as often as the seed decides."""
+        """Let another thread run, as often as the seed decides, and after many pauses in one turn."""
         thread = self.current
         if thread is None:
             return
         self._check_alive(thread)
-        if self._ready and self.random.random() < self.switch_rate:
+        self._num_pauses += 1
+        is_switched = self._num_pauses >= _MOST_PAUSES  # it may wait busily for something
+        if is_switched or (self._ready and self.random.random() < self.switch_rate):
             self._ready.append(thread)
             self.hub.switch()
             self._check_alive(thread)
@@ -210,6 +213,7 @@ class Scheduler:
             return
         self.now += _TURN_SECONDS
         self.num_turns += 1
+        self._num_pauses = 0
         self.digest = crc32(b"%d" % thread.ident, self.digest)
         self._switch_to(thread)
 
@@ -227,9 +231,11 @@ class Scheduler:
             self.turn()
 
     def run_for(self, seconds: float) -> None:
-        """Run threads for that many simulated seconds."""
-        end = self.now + seconds
+        """Run threads for that many simulated seconds. Raises StuckError after many turns."""
+        end, last = self.now + seconds, self.num_turns + _MOST_TURNS
         while self.now < end:
+            if self.num_turns > last:
+                raise StuckError(f"{seconds:.0f} s take more than {_MOST_TURNS} turns: {self._listed()}")
             self._wake_sleepers()
             if not self._ready and (not self._sleeping or self._sleeping[0][0] >= end):
                 self.now = end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -16,6 +17,7 @@ __all__ = [
     "AdapterCall",
     "AdapterFiles",
     "Adapters",
+    "LateAdapters",
     "ListAdapters",
     "LoadAdapter",
     "UnloadAdapter",
@@ -48,6 +50,30 @@ class Adapters(Sendable, frozen=True):
     """All adapters of the model, in the order in which they were loaded."""
 
     adapters: tuple[AdapterInfo, ...]
+
+
+class LateAdapters:
+    """The adapters that a model got after it was loaded: its next process must load them again.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[str, LoadAdapter] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def calls(self) -> list[LoadAdapter]:
+        """The calls that load them, in order."""
+        with self._lock:
+            return list(self._calls.values())
+
+    def note(self, call: LoadAdapter | UnloadAdapter) -> None:
+        """Remember an adapter, or forget it."""
+        with self._lock:
+            self._calls.pop(call.name, None)
+            if isinstance(call, LoadAdapter):
+                self._calls[call.name] = call
 
 
 AdapterFiles: TypeAlias = (

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Unpack
@@ -15,10 +16,10 @@ from chaski.chat.arguments import path_text
 from chaski.chat.several import ProgressOption, check_progress
 from chaski.errors import ChaskiError, WorkerError
 from chaski.names import check_engine
-from chaski.runner.adapters.adapter_calls import adapter_files
+from chaski.runner.adapters.adapter_calls import LateAdapters, LoadAdapter, UnloadAdapter, adapter_files
 from chaski.runner.channels.asynchronous import AsyncModel
 from chaski.runner.channels.blocking import ChannelMethods
-from chaski.runner.channels.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback
+from chaski.runner.channels.messages import CallHandle, Describe, Info, ModelCall, ReplyCallback, ReplyOrError
 from chaski.runner.channels.worker.codec import Load, encode_call, protocol
 from chaski.runner.channels.worker.open_calls import InFlight
 from chaski.runner.channels.worker.process import Process
@@ -26,6 +27,8 @@ from chaski.runner.keywords import LoadOptions, check_load_options, load_options
 from chaski.runner.use_guard import UseGuard
 
 __all__ = ["LoadOptions", "Worker"]
+
+_log = logging.getLogger(__name__)
 
 # After this many processes in a row have ended while loading, wait this many seconds.
 _MAX_CRASHES = 3
@@ -37,8 +40,9 @@ class Worker(ChannelMethods):
 
     The first request or access to `info` starts the process. If the process dies, the requests that it was
     answering fail with WorkerError. The next request starts another process, which also answers the requests
-    that the old one had not read. Loading raises the errors of `chaski.load`. `progress=True` draws a bar; a
-    function is called from another thread with the loaded fraction.
+    that the old one had not read, and loads the adapters that were added meanwhile. Loading raises the errors
+    of `chaski.load`. `progress=True` draws a bar; a function is called from another thread with the loaded
+    fraction.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Worker(ChannelMethods):
         self._process: Process | None = None
         self._starting = threading.Lock()
         self._patience = _Patience()
+        self._late_adapters = LateAdapters()
         self._guard = UseGuard(f"the worker of {self._model}")
         atexit.register(self.close)
 
@@ -98,6 +103,8 @@ class Worker(ChannelMethods):
         errors of `check_open`.
         """
         self.check_open()
+        if isinstance(call, LoadAdapter | UnloadAdapter):
+            put = self._noting(call, put)
         return self._living_process().calls.start(encode_call(call), put)
 
     def check_open(self) -> None:
@@ -137,7 +144,26 @@ class Worker(ChannelMethods):
         with self._starting:
             if self._process is None or self._process.error is not None:
                 self._process = self._next_process()
+                # They are loaded before later calls are answered.
+                for call in self._late_adapters.calls:
+                    self._process.calls.start(encode_call(call), partial(self._note_adapter, call))
             return self._process
+
+    def _noting(self, call: LoadAdapter | UnloadAdapter, put: ReplyCallback) -> ReplyCallback:
+        """Return `put`, after which the next process gets or lacks the adapter too."""
+
+        def note(reply: ReplyOrError) -> None:
+            if not isinstance(reply, Exception):
+                self._late_adapters.note(call)
+                if isinstance(call, UnloadAdapter):
+                    self._options.get("adapters", {}).pop(call.name, None)
+            put(reply)
+
+        return note
+
+    def _note_adapter(self, call: LoadAdapter, reply: ReplyOrError) -> None:
+        if isinstance(reply, Exception):
+            _log.warning("the adapter %s is not loaded again: %s", call.name, reply)
 
     def _start_again(self, put: ReplyCallback, call: bytes, ticket: InFlight) -> None:
         """Send a call to the next process."""

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 import chaski
-from chaski.errors import ClosedError, WorkerError
+from chaski.errors import AdapterNotFoundError, ClosedError, WorkerError
 from chaski.runner.channels.messages import Tokenize
 from chaski.runner.channels.worker import process as process_module
 from chaski.runner.channels.worker.client import Worker
+from tests.adapted_model import write_adapted
 from tests.runner.channels.worker.workers import is_running, is_stopped, same
 
 ROOT = Path(__file__).parents[4]
@@ -88,6 +89,28 @@ def test_a_worker_that_is_killed_at_rest(worker: Worker) -> None:
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: worker.pid is None)
     assert worker.generate("hello", num_predict=1, ignore_eos=True).done_reason == "length"
+
+
+def test_adapters_that_were_loaded_meanwhile_are_loaded_by_the_next_process(tmp_path: Path) -> None:
+    """Those that were unloaded are not. A file that is gone ends only the requests that choose it."""
+    files = write_adapted(tmp_path)
+    with Worker(files["model"], threads=1, context=64, adapters={"one": files["one"]}) as worker:
+        for name in ("two", "few", "again"):
+            worker.load_adapter(name, files[name.replace("again", "two")])
+        for name in ("one", "again"):
+            worker.unload_adapter(name)
+        asked: Any = {"num_predict": 8, "temperature": 0, "ignore_eos": True}
+        expected = worker.generate("the load", adapter="two", **asked).token_ids
+        assert expected != worker.generate("the load", **asked).token_ids
+        files["few"].unlink()
+        pid = worker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: worker.pid is None)
+        assert worker.generate("the load", adapter="two", **asked).token_ids == expected
+        assert [adapter.name for adapter in worker.adapters()] == ["two"]
+        with pytest.raises(AdapterNotFoundError, match="few"):
+            worker.generate("the load", adapter="few", **asked)
 
 
 @pytest.mark.long
