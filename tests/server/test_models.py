@@ -431,6 +431,31 @@ def test_a_place_that_came_too_late_is_passed_on() -> None:
     asyncio.run(test())
 
 
+def test_a_place_does_not_go_to_a_request_that_was_just_cancelled() -> None:
+    """The request notices its end a moment later. Until then it is still in the line."""
+
+    async def test() -> None:
+        queue = FairQueue(places=1, limit=4)
+        await queue.enter("a")
+        left = [asyncio.create_task(queue.enter(client)) for client in "bbc"]
+        stays = asyncio.create_task(queue.enter("d"))
+        await asyncio.sleep(0)
+        for each in left:
+            each.cancel()
+        queue.leave()
+        await asyncio.wait_for(stays, 1)
+        await asyncio.gather(*left, return_exceptions=True)
+        assert queue.waiting == 0
+        last = asyncio.create_task(queue.enter("e"))
+        await asyncio.sleep(0)
+        last.cancel()
+        queue.leave()
+        await asyncio.gather(last, return_exceptions=True)
+        await asyncio.wait_for(queue.enter("f"), 1)  # no place is lost
+
+    asyncio.run(test())
+
+
 def test_another_engine_loads_anew() -> None:
     script = Script()
 

@@ -24,9 +24,8 @@ class FairQueue:
         """Change the number of places. If more are in use, the excess disappears as they are given back."""
         self._free += places - self._places
         self._places = places
-        while self._free > 0 and self._lines:
+        while self._free > 0 and self._hand_over():
             self._free -= 1
-            self._hand_over()
 
     @property
     def waiting(self) -> int:
@@ -50,26 +49,31 @@ class FairQueue:
 
     def leave(self) -> None:
         """Give the place back. If clients wait, it goes to the client whose turn it is."""
-        if not self._lines or self._free < 0:
+        if self._free < 0 or not self._hand_over():
             self._free += 1
-        else:
-            self._hand_over()
 
-    def _hand_over(self) -> None:
-        """Give a place to the client whose turn it is."""
-        client, line = next(iter(self._lines.items()))
-        turn = line.popleft()
-        # A client with more requests moves after the other clients.
-        self._lines.move_to_end(client)
-        self._drop_empty(client)
-        turn.set_result(None)
+    def _hand_over(self) -> bool:
+        """Give a place to the client whose turn it is; return whether any request waits."""
+        while self._lines:
+            client, line = next(iter(self._lines.items()))
+            turn = line.popleft()
+            is_waiting = not turn.cancelled()  # a cancelled request has not noticed it yet
+            if is_waiting:
+                turn.set_result(None)
+                # A client with more requests moves after the other clients.
+                self._lines.move_to_end(client)
+            self._drop_empty(client)
+            if is_waiting:
+                return True
+        return False
 
     def _give_up(self, client: str, turn: _Turn) -> None:
         if not turn.cancelled():
             self.leave()  # the request got its place at the same moment
             return
-        self._lines[client].remove(turn)
-        self._drop_empty(client)
+        if turn in self._lines.get(client, ()):
+            self._lines[client].remove(turn)
+            self._drop_empty(client)
 
     def _drop_empty(self, client: str) -> None:
         if not self._lines[client]:
