@@ -49,14 +49,14 @@ def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def words(*vocabulary: str) -> Mutation:
-    """Return a mutation of texts, which also moves, repeats and inserts whole words and marks."""
+    """Return a mutation of texts, which also moves, inserts and often repeats words and marks."""
     known = [word.encode() for word in vocabulary]
 
     def mutate(data: bytes, rng: random.Random) -> bytes:
         parts = re.findall(rb"\w+|\s+|[^\w\s]", data)
         for _ in range(rng.choice((1, 1, 2, 3, 6))):
             place = rng.randrange(len(parts) + 1)
-            match rng.randrange(5):
+            match rng.randrange(6):
                 case 0:
                     del parts[place : place + rng.choice((1, 1, 2, 5))]
                 case 1 if parts:
@@ -67,6 +67,9 @@ def words(*vocabulary: str) -> Mutation:
                 case 3 if place < len(parts) and parts:
                     other = rng.randrange(len(parts))
                     parts[place], parts[other] = parts[other], parts[place]
+                case 4:
+                    begin = rng.randrange(len(parts) + 1)
+                    parts[place:place] = parts[begin : begin + 1] * rng.choice((10, 100, 2000))
                 case _:
                     parts.insert(place, rng.choice(known))
         return b"".join(parts)[:_MOST]

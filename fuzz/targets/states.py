@@ -47,7 +47,7 @@ def state_file() -> bytes:
 
 
 def prefix_block(data: bytes) -> None:
-    """A file of the prefix cache is refused, or its block is written as the same bytes.
+    """A file of the prefix cache is refused, or it has the block of its name. So has it with any bit changed.
 
     The file of the input has the name of a block whose checksums are valid.
     """
@@ -58,6 +58,13 @@ def prefix_block(data: bytes) -> None:
     block = read_block(folder(), filed, _sizes(filed))
     assert (block.name, block.before, block.begin) == (filed.name, filed.before, filed.begin)
     assert len(block.tokens) == filed.end - filed.begin
+    place = random.Random(crc32(data)).randrange(8 * len(data))
+    changed = bytearray(data)
+    changed[place // 8] ^= 1 << place % 8
+    written(bytes(changed), filed.file_name)
+    with suppress(FormatError):
+        other = read_block(folder(), filed, _sizes(filed))
+        assert b"".join(pieces(other)) == b"".join(pieces(block))
 
 
 def block_name_of_file(data: bytes) -> None:

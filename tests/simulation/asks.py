@@ -15,7 +15,7 @@ import chaski
 from tests.simulation.scheduler import SCHEDULER, Scheduler
 from tests.simulation.weights import TUNED, adapter_file
 
-__all__ = ["Ask", "Oracle", "Said", "each_kind", "random_ask"]
+__all__ = ["Ask", "Oracle", "Said", "alike_ask", "beam_search", "each_kind", "random_ask"]
 
 _WORDS = ("the llama", " carries", " a load", " of wool", " over", " the mountain", " in", " the rain", "\n")
 _TOOL = {
@@ -102,11 +102,24 @@ def random_ask(random: Random, models: list[str], parallel: int) -> Ask:
         if dialect.startswith("ollama") and random.random() < 0.25:
             options |= random.choice(({"format": _SCHEMA}, {"grammar": _GRAMMAR}, {"draft_num_predict": 0}))
         if dialect == "ollama generate" and random.random() < 0.1 and parallel > 1:
-            options = {"num_beams": 2, "num_predict": 4, "temperature": 0}
-            return _packed(model, kind, prompt, options, dialect, False)
+            return beam_search(random, model)
         if dialect == "ollama chat" and model == "two" and random.random() < 0.4:
             options["tools"] = [_TOOL]
     return _packed(model, kind, prompt, options, dialect, random.random() < 0.6)
+
+
+def alike_ask(random: Random, model: str) -> Ask:
+    """Return one of a few requests whose prompts have a long beginning in common."""
+    prompt = "".join(_WORDS[:9] * 2) + random.choice(("", " 1", " 2", " 3"))
+    options = {"seed": 0, "num_predict": random.choice((1, 4)), "temperature": 0}
+    return _packed(model, "generate", prompt, options, "ollama generate", True)
+
+
+def beam_search(random: Random, model: str) -> Ask:
+    """Return a search with several beams."""
+    prompt = "".join(_WORDS[: random.choice((1, 4, 8))])
+    options = {"num_beams": 2, "num_predict": random.choice((2, 4, 12)), "temperature": 0}
+    return _packed(model, "generate", prompt, options, "ollama generate", False)
 
 
 def each_kind(model: str) -> Iterator[Ask]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -20,6 +20,7 @@ class Client:
     is_over  whether the server is done with the request
     has_left whether the client cut the connection
     refusals statuses of replies that are right in any world
+    on_end   called when the reply has come
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Client:
         self.status = 0
         self.reply = bytearray()
         self.is_over = self.has_left = self.is_complete = False
+        self.on_end: Callable[[], object] = lambda: None
         self._random = random
         self._data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         self._sent = 0
@@ -39,6 +41,8 @@ class Client:
         leaves = random.random() < 0.15
         self._leaves_at = random.choice((0, 1, 2, 5)) if leaves else None
         self._left = asyncio.Event()
+        if isinstance(body, Mapping) and random.random() < 0.05:
+            self._data += b" " * 70_000  # large bodies share memory
         self._address = f"10.0.0.{random.randrange(3)}"
 
     async def run(self, app: ASGIApp) -> None:
@@ -121,4 +125,6 @@ class Client:
                 self.cut()
                 return
         self.reply += message.get("body", b"")
-        self.is_complete = not message.get("more_body", False)
+        if not message.get("more_body", False):
+            self.is_complete = True
+            self.on_end()

@@ -15,7 +15,7 @@ import io
 import itertools
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,20 @@ class Disk:
     def fail(self, rate: float) -> None:
         """Let this share of all changes fail from now on."""
         self._rate = rate
+
+    def rot(self, files: Iterable[Path], count: int) -> None:
+        """Delete some of these files, or change a bit of them."""
+        for path in self._random.choices(sorted(files), k=count):
+            data = path.read_bytes() if path.exists() else b""
+            if not data:
+                continue
+            _real.unlink(path)  # who has mapped the file sees no change
+            if self._random.random() < 0.7:
+                changed = bytearray(data)
+                changed[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
+                descriptor = _real.open(path, os.O_CREAT | os.O_WRONLY)
+                _real.write(descriptor, changed)
+                _real.close(descriptor)
 
     def leave(self) -> None:
         """Watch no folder any more."""

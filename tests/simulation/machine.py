@@ -10,7 +10,7 @@ from chaski.chat.formats import JinjaFormat
 from chaski.chat.sources import TemplateSources
 from chaski.ml import limits, machine
 from chaski.ml.cpu import small_pages
-from chaski.runner.engine import prompt_timer
+from chaski.runner.engine import next_batch, prompt_timer
 from chaski.runner.prefix import following, naming, tiers
 
 __all__ = ["MEMORY", "Memory", "use_simulated_machine"]
@@ -47,6 +47,8 @@ def use_simulated_machine() -> None:
     place._FEWEST = 1
     place = following
     place.LEAST = 4
+    place = next_batch
+    place._SLICE = place._WHOLE = 1  # each block of a restoration takes a step
     place = prompt_timer
     place._PROMPT = 1
     _keep_formats()

@@ -20,7 +20,7 @@ from greenlet import greenlet
 __all__ = ["SCHEDULER", "Killed", "Process", "Scheduler", "StuckError", "Thread"]
 
 _TURN_SECONDS = 2e-5
-_MOST_TURNS = 10_000
+_MOST_TURNS = 20_000
 _MOST_PAUSES = 50
 _EPOCH = 1.8e9
 
