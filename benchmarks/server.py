@@ -49,7 +49,7 @@ def main() -> None:
     with served(arguments.parallel) as (process, port):
         wait_until_ready(port)
         print(f"| from the start of the server until it answers | {time.perf_counter() - started:.2f} s |")
-        asyncio.run(_streams(port, 1, arguments.tokens))  # loads the model
+        asyncio.run(streams(port, 1, arguments.tokens))  # loads the model
         for _ in range(arguments.rounds):
             _measure_streams(process.pid, port, arguments.clients, arguments.tokens)
         _measure_idle(process.pid, port, arguments.idle)
@@ -97,10 +97,10 @@ def wait_until_ready(port: int) -> None:
 
 def _measure_streams(pid: int, port: int, clients: int, tokens: int) -> None:
     used, started = processor_seconds(pid), time.perf_counter()
-    streams = asyncio.run(_streams(port, clients, tokens))
+    answers = asyncio.run(streams(port, clients, tokens))
     seconds, used = time.perf_counter() - started, processor_seconds(pid) - used
-    gaps = [gap for stream in streams for gap in stream.gaps]
-    count = sum(stream.tokens for stream in streams)
+    gaps = [gap for each in answers for gap in each.gaps]
+    count = sum(each.tokens for each in answers)
     percentiles = statistics.quantiles(gaps, n=100)
     median, p99, longest = (1e3 * gap for gap in (percentiles[49], percentiles[98], max(gaps)))
     print(
@@ -110,7 +110,8 @@ def _measure_streams(pid: int, port: int, clients: int, tokens: int) -> None:
     )
 
 
-async def _streams(port: int, clients: int, tokens: int) -> list[Stream]:
+async def streams(port: int, clients: int, tokens: int) -> list[Stream]:
+    """Let clients ask at once, and read their answers."""
     return await asyncio.gather(*(_stream(port, number, tokens) for number in range(clients)))
 
 

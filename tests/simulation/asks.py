@@ -118,7 +118,7 @@ def alike_ask(random: Random, model: str) -> Ask:
 def beam_search(random: Random, model: str) -> Ask:
     """Return a search with several beams."""
     prompt = "".join(_WORDS[: random.choice((1, 4, 8))])
-    options = {"num_beams": 2, "num_predict": random.choice((2, 4, 12)), "temperature": 0}
+    options = {"num_beams": 2, "num_predict": random.choice((4, 12, 40)), "temperature": 0}
     return _packed(model, "generate", prompt, options, "ollama generate", False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -20,7 +20,7 @@ class Client:
     is_over  whether the server is done with the request
     has_left whether the client cut the connection
     refusals statuses of replies that are right in any world
-    on_end   called when the reply has come
+    pause    longest time in seconds between two pieces that it sends or reads
     """
 
     def __init__(
@@ -31,13 +31,12 @@ class Client:
         self.status = 0
         self.reply = bytearray()
         self.is_over = self.has_left = self.is_complete = False
-        self.on_end: Callable[[], object] = lambda: None
         self._random = random
         self._data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         self._sent = 0
-        self._pause = random.choice((0.0, 0.0, 0.0, 0.002, 0.1, 5.0))
+        self.pause = random.choice((0.0, 0.0, 0.0, 0.002, 0.1, 5.0))
         # The server may be busy, and does not wait for slow bodies.
-        self.refusals = {503, 408} if self._pause > 1 else {503}
+        self.refusals = {503, 408} if self.pause > 1 else {503}
         leaves = random.random() < 0.15
         self._leaves_at = random.choice((0, 1, 2, 5)) if leaves else None
         self._left = asyncio.Event()
@@ -99,8 +98,8 @@ class Client:
 
     async def _receive(self) -> Message:
         if self._sent < len(self._data) or not self._sent:
-            if self._pause and self._random.random() < 0.2:
-                await asyncio.sleep(self._pause)
+            if self.pause and self._random.random() < 0.2:
+                await asyncio.sleep(self.pause)
             rest = len(self._data) - self._sent
             size = rest if self._random.random() < 0.8 else self._random.randint(0, rest)
             piece = self._data[self._sent : self._sent + size]
@@ -112,8 +111,8 @@ class Client:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
-        if self._pause:
-            await asyncio.sleep(self._pause * self._random.random())
+        if self.pause:
+            await asyncio.sleep(self.pause * self._random.random())
         if self.has_left:
             return
         if message["type"] == "http.response.start":
@@ -125,6 +124,4 @@ class Client:
                 self.cut()
                 return
         self.reply += message.get("body", b"")
-        if not message.get("more_body", False):
-            self.is_complete = True
-            self.on_end()
+        self.is_complete = not message.get("more_body", False)

@@ -25,8 +25,9 @@ _FIRST_DESCRIPTOR = 1 << 20
 
 
 class Socket:
-    """One end of a connected pair of stream sockets."""
+    """One end of a connected pair of stream sockets. It takes and gives parts of data at `part_rate`."""
 
+    part_rate: ClassVar[float] = 0.1
     open_ends: ClassVar[dict[int, Socket]] = {}
     _numbers = itertools.count(_FIRST_DESCRIPTOR)
 
@@ -61,7 +62,7 @@ class Socket:
             if room > 0 and data:
                 # A part of the data, as a socket may take it.
                 count = min(len(data), room)
-                if SCHEDULER.random.random() < 0.1:
+                if SCHEDULER.random.random() < self.part_rate:
                     count = SCHEDULER.random.randint(1, count)
                 self.other._arrived += data[:count]
                 self.other._notify()
@@ -81,7 +82,7 @@ class Socket:
             if self._has_ended or self._is_closed:
                 return b""
             self._wait()
-        if SCHEDULER.random.random() < 0.1:
+        if SCHEDULER.random.random() < self.part_rate:
             count = SCHEDULER.random.randint(1, len(self._arrived))
         data = bytes(self._arrived[:count])
         del self._arrived[:count]

@@ -122,7 +122,13 @@ class Served:
     ) -> None:
         """Send a request now or at a time; `then` is called when it was answered with success."""
         self.asked.append(_Asked(ask, client, then, deletes, SCHEDULER.now < self.harmful_until))
-        self._in_loop(self.loop.call_at, at, lambda: self.loop.create_task(client.run(self.app)))
+        self._in_loop(self.loop.call_at, at, self._connect, client)
+
+    def _connect(self, client: Client) -> None:
+        if self.stopped.is_set():
+            client.has_left = client.is_over = True  # the server accepts nothing any more
+        else:
+            self.loop.create_task(client.run(self.app))
 
     def _client(self, method: str, path: str, body: Mapping[str, Any] | bytes | None) -> Client:
         return Client(method, path, body, Random(self.random.random()))
@@ -171,8 +177,13 @@ class Served:
                 asked.then()
             if asked.ask is not None:
                 self._check_answer(asked.ask, client.replies, asked.is_harmed)
-        elif not (status in client.refusals or (status in _FAULTS and self._may_fail(asked))):
+        elif not (self._is_refused(client) or (status in _FAULTS and self._may_fail(asked))):
             raise WorldError(f"{asked.ask or client.path}: {status} {bytes(client.reply)[:300]!r}")
+
+    def _is_refused(self, client: Client) -> bool:
+        """Return whether a refusal is right in any world."""
+        is_busy = b"server busy" in client.reply or b"is in use" in client.reply
+        return client.status in client.refusals and (client.status != 503 or is_busy)
 
     def _may_fail(self, asked: _Asked) -> bool:
         """Return whether a request may fail: files are not changed by requests that ask a model."""

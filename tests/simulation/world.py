@@ -17,7 +17,7 @@ from chaski.server.settings import Settings
 from tests.simulation.asks import Ask, Oracle, alike_ask, beam_search, each_kind, random_ask
 from tests.simulation.disk import DISK
 from tests.simulation.machine import MEMORY
-from tests.simulation.processes import Popen
+from tests.simulation.processes import Popen, Socket
 from tests.simulation.registry import REGISTRY
 from tests.simulation.scheduler import SCHEDULER
 from tests.simulation.served import PATIENCE, Served, WorldError
@@ -52,6 +52,7 @@ class World(Served):
         REGISTRY.begin_world(Random(seed + 4))
         pick = self.random.choice
         SCHEDULER.switch_rate = pick((0.0, 0.02, 0.1, 0.3))
+        Socket.part_rate = pick((0.02, 0.1, 0.5))
         for each in (folder, folder.with_name("shadow")):
             shutil.rmtree(each, ignore_errors=True)
             each.mkdir(parents=True)
@@ -65,9 +66,9 @@ class World(Served):
         self.settings = Settings(
             address=Address("127.0.0.1", 80),
             context=CONTEXT,
-            parallel=pick((1, 2, 3)),
+            parallel=pick((1, 2) if self.about == "crowd" else (1, 2, 3)),
             max_loaded=pick((1, 2)),
-            max_queue=pick((2, 512)),
+            max_queue=pick((2, 512, *[512] * (2 if self.about == "crowd" else 0))),
             keep_alive=pick((0.0, 1.0, *[300.0] * (1 if self.about == "crowd" else 5))),
             load_timeout=60.0,
             max_connections=64,
@@ -123,21 +124,15 @@ class World(Served):
 
     def _crowd(self) -> None:
         """Let several clients ask at once, at the worst moments."""
-        before = len(self.asked)
-        match self.random.randrange(4):
-            case 0:
+        match self.random.randrange(5):
+            case 0 | 1:
                 self._ask_twice()
-            case 1:
+            case 2:
                 self._ask_at_expiry()
             case _:
-                for _ in range(self.random.choice((2, 3, 5, 9))):
-                    self._ask()
-        clients = [each.client for each in self.asked[before:]]
-        for client in clients:
-            if self.random.random() < 0.3:
-                # Another one leaves just when this one's place is given on.
-                rounds, other = self.random.randrange(12), self.random.choice(clients)
-                client.on_end = partial(self._soon, rounds, other.cut)
+                for _ in range(self.random.choice((2, 8, 24))):
+                    ask = random_ask(self.random, self.models, self.settings.parallel or 1)
+                    self._ask_for_a_while(ask, 300, 0.6)
 
     def _ask(self) -> None:
         if self.random.random() < 0.1:
@@ -146,28 +141,39 @@ class World(Served):
             self._ask_once()
 
     def _ask_twice(self) -> None:
-        """Ask the same a few times; those who asked first may leave."""
+        """Ask the same a few times, so that it is read together; who asked first may leave."""
         parallel = self.settings.parallel or 1
         ask = random_ask(self.random, self.models, parallel)
-        if parallel > 1 and self.random.random() < 0.7:
+        if parallel > 1 and self.random.random() < 0.8:
             ask = beam_search(self.random, self.random.choice(self.models))
-        for _ in range(self.random.choice((2, 3))):
-            self._ask_for_a_while(ask, 100)
+        stopped = [each.process for each in Popen.running.values()]
+        for process in stopped:
+            SCHEDULER.stop(process)
+        clients = [self._client("POST", ask.path, ask.body) for _ in range(self.random.choice((2, 3)))]
+        for client in clients:
+            client.pause = 0.0
+            self._send(client, ask)
+        SCHEDULER.run_for(2e-3)
+        for process in stopped:
+            SCHEDULER.resume(process)
+        if self.random.random() < 0.8:
+            self._in_loop(self._soon, self.random.randrange(30), clients[0].cut)
 
     def _ask_alike(self) -> None:
         """Let a few clients ask with prompts that have a long beginning in common; some leave."""
         for _ in range(self.random.choice((1, 2, 3))):
             self._ask_for_a_while(alike_ask(self.random, self.random.choice(self.models)), 400)
 
-    def _ask_for_a_while(self, ask: Ask, most: int) -> None:
-        """Send a request whose client may leave after at most that many rounds of the loop."""
+    def _ask_for_a_while(self, ask: Ask, most: int, share: float = 0.4) -> None:
+        """Send a request; this share of all clients leaves after at most that many rounds of the loop."""
         client = self._client("POST", ask.path, ask.body)
         self._send(client, ask)
-        if self.random.random() < 0.4:
+        if self.random.random() < share:
             self._in_loop(self._soon, self.random.randrange(most), client.cut)
 
     def _ask_at_expiry(self) -> None:
         """Ask just when the time of a model in memory is over."""
+        SCHEDULER.run_until(self._are_over, PATIENCE, "a request")
         timers = [each.timer for each in self.app.state.services.models.loaded if each.timer is not None]
         if not timers:
             self._ask()
@@ -175,7 +181,7 @@ class World(Served):
         end = self.random.choice(timers).when()
         for _ in range(self.random.choice((1, 4))):
             ask = random_ask(self.random, self.models, self.settings.parallel or 1)
-            self._send(self._client("POST", ask.path, ask.body), ask, at=end - 1e-3 * self.random.random())
+            self._send(self._client("POST", ask.path, ask.body), ask, at=end - 5e-4 * self.random.random())
 
     def _ask_without_end(self) -> None:
         """Ask for an answer of more than a thousand tokens, and leave."""
@@ -183,6 +189,7 @@ class World(Served):
         body = {"model": self.models[0], "prompt": "the llama", "raw": True, "options": options}
         client = self._client("POST", "/api/generate", body)
         client.leave_after(self.random.choice((1, 2, 5)))
+        client.pause = 0.0
         is_alone = not self.asked
         self._send(client)
         if is_alone:
@@ -220,7 +227,10 @@ class World(Served):
                 for _ in range(self.random.choice((1, 1, 2))):
                     self._pull(self.random.choice(PULLED))
             case 6:
-                name = self.random.choice(PULLED)
+                name, other = self.random.sample(PULLED, 2)
+                if self.random.random() < 0.5:  # its blobs are those of another one, which just arrives
+                    self._pull(other)
+                    SCHEDULER.run_for(self.random.choice((1e-3, 0.2, 3.0)) * self.random.random())
                 self.pulled.discard(name)
                 self.deleted.append(name)
                 client = self._client("DELETE", "/api/delete", {"model": name})
@@ -320,7 +330,13 @@ class World(Served):
                 SCHEDULER.run_for(self.random.choice((0.5, 40.0, 400.0)))
 
     def _kill_while_asked(self) -> None:
-        """Kill a worker while requests are on their way to it, or while their answers come."""
+        """Kill a worker while requests are on their way to it, or while their answers come.
+
+        It may have stood still before, so that it has read none of them.
+        """
+        workers = list(Popen.running.values())
+        if workers and self.random.random() < 0.5:
+            SCHEDULER.stop(self.random.choice(workers).process)
         for _ in range(self.random.choice((1, 3, 6))):
             self._ask()
         for _ in range(self.random.randrange(300)):
@@ -329,8 +345,9 @@ class World(Served):
             is_read = any(each.client.reply and not each.client.is_complete for each in self.asked)
             if is_read and self.random.random() < 0.3:
                 break
+        self._harm_open_requests()
         if workers := list(Popen.running.values()):
-            self._kill(workers)
+            self._kill([each for each in workers if each.process.is_stopped] or workers)
 
     def _kill(self, workers: list[Popen]) -> None:
         self._harm_open_requests()
