@@ -15,45 +15,60 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
 from statistics import median, quantiles
 from time import perf_counter
 
 from benchmarks.server import HOST, processor_seconds, served, streams, wait_until_ready
 
-_AT_ONCE = 100  # connections that are being made at the same time
+_SLICES = 20
+"""Parts of the crowd that come or send one after the other within a second."""
 _HEAD = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
-_ASKED = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+_OPENINGS = (b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n", b"", b"", _HEAD + b"\r\n{")
 
 
-async def _member(port: int, kind: int, turns: asyncio.Semaphore, arrived: asyncio.Semaphore) -> None:
-    """Keep a connection of a kind: idle, silent, with slow headers, or with a slow body."""
-    for attempt in count():
+class _Member(asyncio.Protocol):
+    """A connection of a kind: idle, silent, with slow headers, or with a slow body."""
+
+    def __init__(self, port: int, kind: int) -> None:
+        self._port, self._kind = port, kind
+        self._transport: asyncio.Transport | None = None
+        self._sent = 0
+        self.has_come = False
+
+    async def connect(self) -> None:
         with suppress(OSError):
-            async with turns:
-                reader, writer = await asyncio.open_connection(HOST, port, limit=4096)
-            if attempt == 0:
-                arrived.release()
-            writer.write({0: _ASKED, 3: _HEAD + b"\r\n{"}.get(kind, b""))
-            sent = 0
-            while not reader.at_eof():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(reader.read(4096), 1 if kind > 1 else None)
-                if kind > 1:
-                    sent += 1
-                    writer.write(b" " if kind == 3 else _HEAD[sent : sent + 1])
-            writer.close()
-        await asyncio.sleep(1)
+            await asyncio.get_running_loop().create_connection(lambda: self, HOST, self._port)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport, self._sent, self.has_come = transport, 0, True
+        transport.write(_OPENINGS[self._kind])
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+
+    async def act(self) -> None:
+        """Send a byte if that is its kind; connect again if the server has closed the connection."""
+        if self._transport is None:
+            await self.connect()
+        elif self._kind > 1:
+            self._transport.write(b" " if self._kind == 3 else _HEAD[self._sent : self._sent + 1])
+            self._sent += 1
 
 
 async def _crowd(port: int, size: int) -> None:
     """Hold that many connections, and say when all have come."""
-    turns, arrived = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(0)
-    members = [asyncio.create_task(_member(port, number % 4, turns, arrived)) for number in range(size)]
-    for _ in members:
-        await arrived.acquire()
-    print("all have come", flush=True)
-    await asyncio.gather(*members)
+    members = [_Member(port, number % 4) for number in range(size)]
+    is_told = False
+    while True:
+        for part in range(_SLICES):
+            started = perf_counter()
+            for member in members[part::_SLICES]:
+                await member.act()
+            await asyncio.sleep(max(0.0, 1 / _SLICES - (perf_counter() - started)))
+        if not is_told and all(member.has_come for member in members):
+            is_told = True
+            print("all have come", flush=True)
 
 
 @contextmanager
@@ -72,11 +87,14 @@ def _turn(pid: int, port: int, clients: int, tokens: int, seconds: float) -> tup
     """Return median and p99 of the seconds between two pieces, and the server's share of a core."""
     gaps: list[float] = []
     used, started = processor_seconds(pid), perf_counter()
+    handles = []
     while perf_counter() - started < seconds:
+        handles.append(len(os.listdir(f"/proc/{pid}/fd")))
         gaps += [gap for each in asyncio.run(streams(port, clients, tokens)) for gap in each.gaps]
     percentiles = quantiles(gaps, n=100)
     share = (processor_seconds(pid) - used) / (perf_counter() - started)
-    print(f"{len(gaps)} gaps, median {percentiles[49]:.4f} s, p99 {percentiles[98]:.4f} s", flush=True)
+    found = f"median {percentiles[49]:.4f} s, p99 {percentiles[98]:.4f} s, most {max(gaps):.4f} s"
+    print(f"{median(handles):.0f} handles, {len(gaps)} gaps, {found}", flush=True)
     return percentiles[49], percentiles[98], share
 
 
@@ -95,7 +113,7 @@ def main() -> None:
         os.nice(19)  # the crowd is elsewhere: its own work must not delay the others'
         asyncio.run(_crowd(arguments.port, arguments.size))
         return
-    alone, beside, open_files = [], [], 0
+    alone, beside = [], []
     with served(arguments.clients) as (process, port):
         wait_until_ready(port)
         given = process.pid, port, arguments.clients, arguments.tokens, arguments.seconds
@@ -104,8 +122,6 @@ def main() -> None:
             alone.append(_turn(*given))
             with _beside_a_crowd(port, arguments.size):
                 beside.append(_turn(*given))
-                open_files = max(open_files, len(os.listdir(f"/proc/{process.pid}/fd")))
-    print(f"handles of the server beside the crowd: {open_files}")
     print("| 64 streams | median between pieces | p99 | the server's share of a core |\n|---|--:|--:|--:|")
     for name, turns in (("alone", alone), (f"beside {arguments.size} connections", beside)):
         middle, late, share = (median(values) for values in zip(*turns, strict=True))

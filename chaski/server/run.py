@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import signal
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["Server", "listen", "serve", "server_config", "worker_opener"]
 
 _BACKLOG = 1024
+# New connections that are accepted before answers go on.
+_ACCEPTED_AT_ONCE = 16
+# See `gc.set_threshold`: all old objects are looked through a hundred times more seldom than usual.
+_COLLECTIONS = 1000, 10, 1000
 # Seconds for the errors of requests that the end of the server cuts off.
 _LAST_WORDS = 2.0
 
@@ -63,8 +68,19 @@ def _serve(app: Starlette, listener: socket.socket, settings: Settings, ready: C
     host, port = listener.getsockname()[:2]
     ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
     server = Server(app, settings)
+    _collect_old_objects_seldom()
     with suppress(KeyboardInterrupt):  # before the server listens to signals
         server.run([listener])
+
+
+def _collect_old_objects_seldom() -> None:
+    """Let Python look for cycles of unused objects mostly among new ones.
+
+    Among all objects of 10,000 connections it takes 0.7 s, and no answer goes on meanwhile.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTIONS)
 
 
 def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
@@ -93,14 +109,20 @@ def _cluster(settings: Settings, stack: ExitStack) -> Cluster | None:
 class Server(uvicorn.Server):
     """uvicorn's server, except for its end.
 
-    It does not raise the received signal again. Requests that are not answered within `settings.grace`
-    seconds get an error in the form of their API, before uvicorn would cut them off.
+    It accepts few connections at a time, and does not raise the received signal again. Requests that are not
+    answered within `settings.grace` seconds get an error in the form of their API, before uvicorn would cut
+    them off.
     """
 
     def __init__(self, app: Starlette, settings: Settings) -> None:
         super().__init__(server_config(app, settings))
         self._app, self._grace = app, settings.grace
         logging.getLogger("uvicorn.error").addFilter(self._is_news)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # asyncio has set it to the number that it accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         ending = asyncio.create_task(self._end_requests())
@@ -132,6 +154,7 @@ def server_config(app: Starlette, settings: Settings) -> uvicorn.Config:
         patience=Patience(settings.body_timeout),
         answer_patience=Patience.for_answers(settings.read_timeout),
         http=Connection,
+        backlog=_ACCEPTED_AT_ONCE,
         loop="asyncio",  # even if uvloop is installed, which cannot start a process in its own group
         log_config=None,
         access_log=False,

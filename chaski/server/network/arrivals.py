@@ -42,7 +42,7 @@ class Arrivals:
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self._present: list[Arrival] = []
+        self._present: dict[Arrival, None] = {}
 
     @contextmanager
     def enter(self) -> Iterator[Arrival]:
@@ -53,12 +53,11 @@ class Arrivals:
         if self._most is not None and len(self._present) >= self._most and not self.interrupt_slowest():
             raise BusyError(f"server busy: {self._most} files are being uploaded; try again later")
         arrival = Arrival()
-        self._present.append(arrival)
+        self._present[arrival] = None
         try:
             yield arrival
         finally:
-            if arrival in self._present:
-                self._present.remove(arrival)
+            self._present.pop(arrival, None)
 
     def interrupt_slowest(self) -> bool:
         """Interrupt the slowest body. Returns whether there was a slow one."""
@@ -66,7 +65,7 @@ class Arrivals:
         if not slow:
             return False
         slowest = min(slow, key=lambda each: each.rate)
-        self._present.remove(slowest)
+        del self._present[slowest]
         slowest.interrupt()
         return True
 

@@ -55,18 +55,18 @@ class Budget:
         self.size = size
         self._free = size
         self._make_room = make_room
-        self._shares: list[Share] = []
+        self._shares: dict[Share, None] = {}
         self._waiting: deque[tuple[Share, int, asyncio.Future[None]]] = deque()
 
     @contextmanager
     def share(self) -> Iterator[Share]:
         """Yield an empty share, and return its bytes to the budget at the end of the block."""
         share = Share(self)
-        self._shares.append(share)
+        self._shares[share] = None
         try:
             yield share
         finally:
-            self._shares.remove(share)
+            del self._shares[share]
             self._free += share.size
             self._serve()
 
