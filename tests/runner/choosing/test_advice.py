@@ -27,9 +27,12 @@ from chaski.store.create import create
 from chaski.store.http import Access
 from chaski.store.recipe import Recipe
 from chaski.store.store import Store
+from tests.backends import about_the_processor
 from tests.rewriting import write_split
 from tests.store.fake_registry import FakeRegistry
 from tests.tiny_llama import CONTEXT, write_tiny_llama
+
+pytestmark = about_the_processor
 
 BANDWIDTH = 1e9
 
