@@ -310,8 +310,10 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
     scores: dict[str, float] = {}
     for each in known:
         spelled = normalized(each)
-        is_begun = len(wanted) > 1 and spelled.startswith(wanted)
-        scores[each] = 1 if is_begun else SequenceMatcher(None, wanted, spelled).ratio()
+        if len(wanted) > 1 and spelled.startswith(wanted):
+            scores[each] = 1
+        elif 2 * len(spelled) >= _CUTOFF * (len(wanted) + len(spelled)):  # else no score can be that high
+            scores[each] = SequenceMatcher(None, wanted, spelled).ratio()
     best = max(scores.values(), default=0)
     near = [each for each, score in scores.items() if score >= max(best - _TIE, _CUTOFF)]
     return sorted(near, key=lambda each: -scores[each])[:_MOST]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from chaski.cli.main import chaski_command
@@ -78,3 +80,9 @@ def test_the_tables_name_only_things_that_exist() -> None:
         "install",
         "uninstall",
     }
+
+
+def test_a_name_of_millions_of_letters_is_like_no_other() -> None:
+    started = time.process_time()
+    assert near_names("model" * 1_000_000, OPTIONS) == []
+    assert time.process_time() - started < 1

@@ -68,7 +68,7 @@ def parse_parameter(name: str, text: str) -> Parameter:
     """Parse the value of a parameter. Raises ModelfileError for an unknown name or an invalid value."""
     if name not in _NAMES:
         question = suggestion(name, _NAMES)
-        raise ModelfileError(f"unknown parameter '{name}'" + (f"; {question}" if question else ""))
+        raise ModelfileError(f"unknown parameter '{name:.100}'" + (f"; {question}" if question else ""))
     kind, read = ("engine", _engine) if name == "engine" else _READERS[OPTIONS[name].kind]
     try:
         value: Parameter = read(text)
