@@ -334,8 +334,7 @@ class ReplicaSet:
             attempts.is_reported, attempts.next_at = True, monotonic() + attempts.backoff.pause()
             return
         self._attempts.pop(member.name, None)
-        for call in self.adapters.calls:
-            peer.start(call, _nothing)
+        self.adapters.load(peer.start)
         self.failed_loads = 0
         with self._lock:
             self._numbers[member.name] = number
@@ -401,8 +400,3 @@ class ReplicaSet:
         if wanted != before:
             _log.info("the wanted number of replicas is %d instead of %d", wanted, before)
             self._members.scale(wanted)
-
-
-def _nothing(reply: ReplyOrError) -> None:
-    if isinstance(reply, Exception):
-        _log.warning("a new replica cannot load an adapter: %s", reply)

@@ -229,8 +229,7 @@ class SplitReplica:
     def _answer(self, watched: WatchedWorker, nodes: Sequence[NodeAddress]) -> Sequence[NodeAddress] | None:
         """Answer requests until the worker ends, or more nodes can take part; return these nodes."""
         peer = _Peer(watched, lambda: self._num_answers)
-        for call in self.adapters.calls:
-            peer.start(call, _note_adapter)
+        self.adapters.load(peer.start)
         with self._lock:
             self._peer, self._names = peer, ", ".join(node.name for node in nodes)
             self._number += 1
@@ -320,8 +319,3 @@ class _Peer:
         """Take no more calls."""
         if not self.is_lost:
             self.num_lost, self.is_lost = self._num_answers(), True
-
-
-def _note_adapter(reply: ReplyOrError) -> None:
-    if isinstance(reply, Exception):
-        _log.warning("an adapter cannot be loaded again: %s", reply)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,6 +26,9 @@ __all__ = [
     "adapter_files",
     "answered",
 ]
+
+
+_log = logging.getLogger(__name__)
 
 
 class LoadAdapter(Sendable, frozen=True):
@@ -62,11 +67,12 @@ class LateAdapters:
         self._calls: dict[str, LoadAdapter] = {}
         self._lock = threading.Lock()
 
-    @property
-    def calls(self) -> list[LoadAdapter]:
-        """The calls that load them, in order."""
+    def load(self, start: Callable[[LoadAdapter, Callable[[object], None]], object]) -> None:
+        """Start the calls that load them, in order, and log those that fail."""
         with self._lock:
-            return list(self._calls.values())
+            calls = list(self._calls.values())
+        for call in calls:
+            start(call, partial(_note_failure, call))
 
     def note(self, call: LoadAdapter | UnloadAdapter) -> None:
         """Remember an adapter, or forget it."""
@@ -74,6 +80,11 @@ class LateAdapters:
             self._calls.pop(call.name, None)
             if isinstance(call, LoadAdapter):
                 self._calls[call.name] = call
+
+
+def _note_failure(call: LoadAdapter, reply: object) -> None:
+    if isinstance(reply, Exception):
+        _log.warning("the adapter %s cannot be loaded again: %s", call.name, reply)
 
 
 AdapterFiles: TypeAlias = (

@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Unpack
@@ -27,8 +26,6 @@ from chaski.runner.keywords import LoadOptions, check_load_options, load_options
 from chaski.runner.use_guard import UseGuard
 
 __all__ = ["LoadOptions", "Worker"]
-
-_log = logging.getLogger(__name__)
 
 # After this many processes in a row have ended while loading, wait this many seconds.
 _MAX_CRASHES = 3
@@ -145,8 +142,8 @@ class Worker(ChannelMethods):
             if self._process is None or self._process.error is not None:
                 self._process = self._next_process()
                 # They are loaded before later calls are answered.
-                for call in self._late_adapters.calls:
-                    self._process.calls.start(encode_call(call), partial(self._note_adapter, call))
+                calls = self._process.calls
+                self._late_adapters.load(lambda call, put: calls.start(encode_call(call), put))
             return self._process
 
     def _noting(self, call: LoadAdapter | UnloadAdapter, put: ReplyCallback) -> ReplyCallback:
@@ -160,10 +157,6 @@ class Worker(ChannelMethods):
             put(reply)
 
         return note
-
-    def _note_adapter(self, call: LoadAdapter, reply: ReplyOrError) -> None:
-        if isinstance(reply, Exception):
-            _log.warning("the adapter %s is not loaded again: %s", call.name, reply)
 
     def _start_again(self, put: ReplyCallback, call: bytes, ticket: InFlight) -> None:
         """Send a call to the next process."""
