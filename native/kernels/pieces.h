@@ -139,10 +139,12 @@ static void unpack_pieces(const uint8_t* panel, int64_t elements, uint8_t* slab)
             unpack_sub_block<Format, kPieces, kFirst + kPairStep<kSub>>(
                 block, {_mm512_or_si512(high, _mm512_slli_epi32(high, 16))}, slab);
         });
-        unroll<Slab::kMinPairs>([&](auto p) __attribute__((always_inline)) {
-            store_i32(reinterpret_cast<int32_t*>(slab + Slab::kMins + 64 * p),
-                      block.template mins<p.value>());
-        });
+        // Clang looks up `mins` even in a body that is never called.
+        if constexpr (Slab::kMinPairs > 0)
+            unroll<Slab::kMinPairs>([&](auto p) __attribute__((always_inline)) {
+                store_i32(reinterpret_cast<int32_t*>(slab + Slab::kMins + 64 * p),
+                          block.template mins<p.value>());
+            });
         store_f32(reinterpret_cast<float*>(slab + Slab::kD), block.d());
         if constexpr (Format::kMins) store_f32(reinterpret_cast<float*>(slab + Slab::kDMin), block.dmin());
     }
