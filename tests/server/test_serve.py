@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,6 +66,42 @@ def test_it_serves_and_ends_with_its_workers(process: subprocess.Popen[str]) -> 
     assert "Traceback" not in rest
     assert "loaded helper" in rest  # it does log
     assert secret not in rest
+
+
+def test_a_burst_of_connections_waits_for_a_busy_server(process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    port = int(process.stderr.readline().rpartition(":")[2])
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/version", timeout=20):
+        pass
+    process.send_signal(signal.SIGSTOP)
+    with ExitStack() as stack:
+        # Beyond its line the system drops a connection, which is tried again after a second.
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.5))
+        process.send_signal(signal.SIGCONT)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/version", timeout=20) as response:
+            assert json.load(response)["version"]
+
+
+def test_unused_objects_are_found_among_new_ones_mostly() -> None:
+    program = """
+import gc, weakref
+from chaski.server.run import _collect_old_objects_seldom
+
+class Node: pass
+
+_collect_old_objects_seldom()
+before = gc.get_stats()[2]["collections"]
+kept = [Node() for _ in range(200_000)]
+node = Node()
+node.self = node
+reference = weakref.ref(node)
+del node
+kept += [Node() for _ in range(200_000)]
+print(gc.get_stats()[2]["collections"] - before, reference() is None)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "0 True\n"
 
 
 @pytest.mark.parametrize("times", [1, 2])
