@@ -87,7 +87,10 @@ class _Client:
 
     async def changed_request(self) -> None:
         """Send a request of the corpus with other values."""
-        found = json.loads(mutate_json(self.random.choice(self._corpus), self.random), parse_constant=str)
+        try:
+            found = json.loads(mutate_json(self.random.choice(self._corpus), self.random))
+        except (ValueError, RecursionError):
+            return
         if not isinstance(found, dict):
             return
         headers = found.get("headers") if isinstance(found.get("headers"), dict) else {}
@@ -277,24 +280,25 @@ class _Traffic:
 
     async def run(self, minutes: float, interval: float) -> list[_Sample]:
         """Let clients act for that long; take a sample after each interval in seconds."""
-        tasks = [asyncio.create_task(self._attack(client)) for client in self._clients]
-        tasks += [asyncio.create_task(self._ask_honestly(number)) for number in range(4)]
-        samples = []
+        samples: list[_Sample] = []
         print(_HEAD, flush=True)
         await self._restore_model()
-        while (monotonic() - self._started) / 60 < minutes:
-            self._may_act.set()
-            await asyncio.sleep(interval)
-            self._may_act.clear()
-            while self._acting:
-                await asyncio.sleep(0.1)
-            await self._restore_model()
-            await self._answer(0)  # loads the model if an administrator has unloaded it
-            await asyncio.sleep(_QUIET)
-            samples.append(self._sample())
-            print(samples[-1], flush=True)
-        for task in tasks:
-            task.cancel()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._attack(client)) for client in self._clients]
+            tasks += [group.create_task(self._ask_honestly(number)) for number in range(4)]
+            while (monotonic() - self._started) / 60 < minutes:
+                self._may_act.set()
+                await asyncio.sleep(interval)
+                self._may_act.clear()
+                while self._acting:
+                    await asyncio.sleep(0.1)
+                await self._restore_model()
+                await self._answer(0)  # loads the model if an administrator has unloaded it
+                await asyncio.sleep(_QUIET)
+                samples.append(self._sample())
+                print(samples[-1], flush=True)
+            for task in tasks:
+                task.cancel()
         return samples
 
     async def _attack(self, client: _Client) -> None:
@@ -393,7 +397,7 @@ def _handles(pid: int) -> int:
 
 def _compared(samples: list[_Sample]) -> str:
     """Return how the last samples differ from the first ones that count."""
-    counted = samples[_WARM_UP:]
+    counted = samples[_WARM_UP:] or samples
     first, last = counted[:_ENDS], counted[-_ENDS:]
     lines = []
     for name, field in (

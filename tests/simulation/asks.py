@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 import chaski
 from tests.simulation.scheduler import SCHEDULER, Scheduler
-from tests.simulation.weights import TUNED, adapter_file
+from tests.simulation.weights import SEES, TUNED, adapter_file, picture
 
 __all__ = ["Ask", "Oracle", "Said", "alike_ask", "beam_search", "each_kind", "random_ask"]
 
@@ -58,6 +59,7 @@ class Ask(Struct, frozen=True):
 
     kind     the call of `chaski.LLM` that answers it
     options  sorted pairs, with values in JSON
+    images   numbers of pictures
     """
 
     model: str
@@ -66,6 +68,7 @@ class Ask(Struct, frozen=True):
     options: tuple[tuple[str, str], ...]
     dialect: str
     is_stream: bool
+    images: tuple[int, ...] = ()
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -105,13 +108,19 @@ def random_ask(random: Random, models: list[str], parallel: int) -> Ask:
             return beam_search(random, model)
         if dialect == "ollama chat" and model == "two" and random.random() < 0.4:
             options["tools"] = [_TOOL]
-    return _packed(model, kind, prompt, options, dialect, random.random() < 0.6)
+    images: tuple[int, ...] = ()
+    if kind == "chat" and model == SEES:
+        images = random.choice(((), (0,), (0,), (1,), (0, 1), (1, 0)))
+    return _packed(model, kind, prompt, options, dialect, random.random() < 0.6, images)
 
 
 def alike_ask(random: Random, model: str) -> Ask:
     """Return one of a few requests whose prompts have a long beginning in common."""
     prompt = "".join(_WORDS[:9] * 2) + random.choice(("", " 1", " 2", " 3"))
     options = {"seed": 0, "num_predict": random.choice((1, 4)), "temperature": 0}
+    if model == SEES:
+        images = random.choice(((), (0,), (0, 1)))
+        return _packed(model, "chat", prompt, options, "ollama chat", True, images)
     return _packed(model, "generate", prompt, options, "ollama generate", True)
 
 
@@ -131,6 +140,8 @@ def each_kind(model: str) -> Iterator[Ask]:
             continue
         for is_stream in (False, True):
             yield _packed(model, dialect.kind, "a", usual, name, is_stream)
+        if dialect.kind == "chat" and model == SEES:
+            yield _packed(model, dialect.kind, "a", usual, name, True, (0, 1))
     for more in ({"format": _SCHEMA}, {"grammar": _GRAMMAR}, {"tools": [_TOOL]}, {"temperature": 0.8}):
         yield _packed(model, "chat", "a", {**usual, **more}, "ollama chat", True)
     search = {"num_beams": 2, "num_predict": 2, "temperature": 0}
@@ -138,10 +149,16 @@ def each_kind(model: str) -> Iterator[Ask]:
 
 
 def _packed(
-    model: str, kind: str, prompt: str, options: dict[str, Any], dialect: str, is_stream: bool
+    model: str,
+    kind: str,
+    prompt: str,
+    options: dict[str, Any],
+    dialect: str,
+    is_stream: bool,
+    images: tuple[int, ...] = (),
 ) -> Ask:
     pairs = tuple(sorted((name, json.dumps(value)) for name, value in options.items()))
-    return Ask(model, kind, prompt, pairs, dialect, is_stream)
+    return Ask(model, kind, prompt, pairs, dialect, is_stream, images)
 
 
 class Oracle:
@@ -158,7 +175,7 @@ class Oracle:
         self._world = Scheduler(first_ident=1_000_000)
 
     def answer(self, ask: Ask) -> Said:
-        key = ask.model, ask.kind, ask.prompt, ask.options
+        key = ask.model, ask.kind, ask.prompt, ask.options, ask.images
         if key not in self._known:
             with SCHEDULER.aside(self._world):
                 self._known[key] = self._alone(ask)
@@ -173,7 +190,8 @@ class Oracle:
         if ask.model == TUNED:
             arguments["adapter"] = TUNED
         if ask.kind == "chat":
-            answer = model.chat(_messages(ask), **arguments)
+            message = {"role": "user", "content": ask.prompt, "images": [picture(n) for n in ask.images]}
+            answer = model.chat([message], **arguments)
             if self._is_wrong:
                 return Said((f"{answer.text}!",))
         else:
@@ -193,8 +211,30 @@ class Oracle:
         )
 
 
-def _messages(ask: Ask) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": ask.prompt}]
+def _ollama_messages(ask: Ask) -> list[dict[str, Any]]:
+    images = [_in_base64(number) for number in ask.images]
+    return [{"role": "user", "content": ask.prompt, **({"images": images} if images else {})}]
+
+
+def _openai_messages(ask: Ask) -> list[dict[str, Any]]:
+    urls = [f"data:image/png;base64,{_in_base64(number)}" for number in ask.images]
+    return _parted(ask, [{"type": "image_url", "image_url": {"url": url}} for url in urls])
+
+
+def _anthropic_messages(ask: Ask) -> list[dict[str, Any]]:
+    sources = [
+        {"type": "base64", "media_type": "image/png", "data": _in_base64(number)} for number in ask.images
+    ]
+    return _parted(ask, [{"type": "image", "source": source} for source in sources])
+
+
+def _parted(ask: Ask, images: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    content = [*images, {"type": "text", "text": ask.prompt}] if images else ask.prompt
+    return [{"role": "user", "content": content}]
+
+
+def _in_base64(number: int) -> str:
+    return base64.b64encode(picture(number)).decode()
 
 
 def _ollama_options(ask: Ask) -> dict[str, Any]:
@@ -261,12 +301,15 @@ _DIALECTS = {
         _read_generate,
     ),
     "ollama chat": Dialect(
-        "chat", "/api/chat", lambda ask: {**_ollama_options(ask), "messages": _messages(ask)}, _read_chat
+        "chat",
+        "/api/chat",
+        lambda ask: {**_ollama_options(ask), "messages": _ollama_messages(ask)},
+        _read_chat,
     ),
     "openai chat": Dialect(
         "chat",
         "/v1/chat/completions",
-        lambda ask: {**_limits(ask), "messages": _messages(ask)},
+        lambda ask: {**_limits(ask), "messages": _openai_messages(ask)},
         _read_openai,
     ),
     "openai text": Dialect(
@@ -278,7 +321,7 @@ _DIALECTS = {
     "anthropic": Dialect(
         "chat",
         "/v1/messages",
-        lambda ask: {**_limits(ask), "messages": _messages(ask)},
+        lambda ask: {**_limits(ask), "messages": _anthropic_messages(ask)},
         _read_anthropic,
     ),
     "embed": Dialect(

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import shutil
 import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from chaski.formats.gguf import open_gguf
 from tests.adapters import adapted_names, random_adapter
 from tests.store.stores import put_by_hand
 from tests.tiny_llama import TEMPLATE, write_tiny_llama
+from tests.tiny_vision import DATA
 
-__all__ = ["MEMORY_FOLDER", "MODELS", "PULLED", "TUNED", "adapter_file", "model_files", "put_models"]
+__all__ = [
+    "MEMORY_FOLDER",
+    "PULLED",
+    "SEES",
+    "TUNED",
+    "adapter_file",
+    "model_files",
+    "picture",
+    "put_models",
+]
 
 MEMORY_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """A folder in memory for all files of a world; None for the usual folder."""
@@ -27,7 +41,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "two": {"layers": 1, "chat_template": _TOOLS + TEMPLATE},
     "vectors": {"layers": 1, "llama__pooling_type": 1},
 }
-MODELS = tuple(_OPTIONS)
+SEES = "sees"
+"""A model with a vision encoder."""
 TUNED = "tuned"
 """A model with the weights of `one` and an adapter."""
 PULLED = ("models.example/me/three", "models.example/me/four")
@@ -45,7 +60,17 @@ def model_files() -> dict[str, Path]:
     folder = Path(_folder().name)
     files = {name: write_tiny_llama(folder / f"{name}.gguf", **options) for name, options in _OPTIONS.items()}
     pulled = write_tiny_llama(folder / "pulled.gguf", layers=1, general__description="pulled")
+    files[SEES] = folder / "sees.gguf"
+    shutil.copyfile(DATA / "gemma3.gguf", files[SEES])
     return files | dict.fromkeys(PULLED, pulled)
+
+
+@cache
+def picture(number: int) -> bytes:
+    """Return a PNG file of one color, and of a size that its number determines."""
+    file = io.BytesIO()
+    Image.new("RGB", (20 + number, 16), (200, 90 * number, 30)).save(file, "PNG")
+    return file.getvalue()
 
 
 @cache
@@ -63,7 +88,7 @@ def _digest(path: Path) -> str:
 
 def put_models(root: Path) -> None:
     """Write the models of a world into a store, with hard links to their files."""
-    files = {name: {"model": model_files()[name]} for name in MODELS}
+    files = {name: {"model": path} for name, path in model_files().items() if name not in PULLED}
     files[TUNED] = {**files["one"], "adapter": adapter_file()}
     for name, layers in files.items():
         manifest = put_by_hand(root, f"registry.ollama.ai/library/{name}/latest", {})

@@ -21,7 +21,7 @@ from tests.simulation.processes import Popen, Socket
 from tests.simulation.registry import REGISTRY
 from tests.simulation.scheduler import SCHEDULER
 from tests.simulation.served import PATIENCE, Served, WorldError
-from tests.simulation.weights import PULLED, TUNED, put_models
+from tests.simulation.weights import PULLED, SEES, TUNED, put_models
 from tests.tiny_llama import END, EOT
 
 __all__ = ["CONTEXT", "World", "WorldError"]
@@ -81,6 +81,8 @@ class World(Served):
         )
         if "one" in self.models and self.random.random() < 0.5:
             self.models.append(TUNED)
+        if self.random.random() < 0.4:
+            self.models = [SEES] if self.random.random() < 0.4 else [*self.models, SEES]
 
     def run(self, steps: int) -> None:
         self._start()
@@ -97,7 +99,7 @@ class World(Served):
         """
         self.settings = replace(self.settings, parallel=2, max_queue=512)
         self._start()
-        for ask in [*each_kind("one"), *each_kind("two"), *each_kind(TUNED)]:
+        for ask in [*each_kind("one"), *each_kind("two"), *each_kind(TUNED), *each_kind(SEES)]:
             self._send(self._client("POST", ask.path, ask.body), ask)
             SCHEDULER.run_until(self._are_over, PATIENCE, "a request")
         for number in range(8):
