@@ -422,7 +422,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"OLLAMA_MODELS": folder, "CHASKI_API_KEYS": _USER, "CHASKI_ADMIN_KEYS": _ADMIN}
+        settings = {
+            "OLLAMA_MODELS": folder,
+            "CHASKI_API_KEYS": _USER,
+            "CHASKI_ADMIN_KEYS": _ADMIN,
+            "CHASKI_PREFIX_CACHE_MEMORY": "50MB",  # so that it is full after minutes
+            "CHASKI_PREFIX_CACHE_DISK": "100MB",
+        }
         with served(8, settings) as (process, port):
             wait_until_ready(port)
 
