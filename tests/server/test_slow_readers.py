@@ -22,6 +22,8 @@ from tests.server.running import Running, running, wait_until
 
 _WAIT = 0.6
 _SIZE = 1 << 20
+_WHOLE = 60_000
+"""Bytes of an answer that the server is done with before a client with a small buffer has them all."""
 
 
 def stingy(port: int, data: bytes) -> socket.socket:
@@ -55,6 +57,9 @@ def serving(is_admitted: bool, patience: float, answer_patience: float, most: in
         while scope["method"] == "POST" and (await receive()).get("more_body"):
             pass
         await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/whole":
+            await send({"type": "http.response.body", "body": bytes(_WHOLE)})
+            return
         for _ in range(0 if scope["path"] == "/short" else _SIZE >> 12):
             await send({"type": "http.response.body", "body": bytes(4096), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
@@ -146,6 +151,17 @@ def is_whole(connection: socket.socket) -> bool:
 def is_answered(port: int) -> bool:
     with closing(stingy(port, SHORT)) as connection:
         return b" 200 " in connection.recv(100)
+
+
+def test_the_rest_of_an_answer_is_no_idle_connection() -> None:
+    first_request = b"GET /whole HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(True, 1e4, 1e4, most=1) as port, closing(stingy(port, first_request)) as first:
+        count = len(first.recv(1))
+        with closing(stingy(port, SHORT)) as second:
+            assert second.recv(100).startswith(b"HTTP/1.1 503 ")
+        while count < _WHOLE and (piece := first.recv(1 << 16)):
+            count += len(piece)
+        assert count >= _WHOLE
 
 
 def test_who_sends_slowest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:

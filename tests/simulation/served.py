@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping
 from inspect import CORO_CREATED, getcoroutinestate
 from pathlib import Path
@@ -10,10 +11,14 @@ from random import Random
 from typing import Any
 
 from msgspec import Struct
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from chaski.names import Digest
 from chaski.runner.channels.worker.client import Worker
 from chaski.server.app import create_app
+from chaski.server.network.connections import Connection
+from chaski.server.run import server_config
 from chaski.server.settings import Settings
 from chaski.store.store import Store
 from tests.simulation.asks import Ask, Oracle
@@ -24,11 +29,13 @@ from tests.simulation.loop import Loop
 from tests.simulation.machine import MEMORY
 from tests.simulation.processes import Popen
 from tests.simulation.scheduler import SCHEDULER, Process
+from tests.simulation.wire import Wire
 
 __all__ = ["PATIENCE", "Served", "WorldError"]
 
 PATIENCE = 900.0
 """Simulated seconds in which every request ends."""
+_ROOMS, _HIGHS = (200, 5000, 100_000), (500, 65536)
 _FAULTS = {500, 502, 503, 504, 507}
 
 
@@ -70,6 +77,7 @@ class Served:
         self.pulled: set[str] = set()
         self.strays: set[str | None] = set()  # deletes that may still be under way: their client has left
         self.num_killed = 0
+        self.ports = itertools.count(1)
         self.harmful_until = 0.0
 
     def _start(self) -> None:
@@ -77,6 +85,9 @@ class Served:
         self.app: Any = None
         self.loop = Loop()
         self.loop.set_exception_handler(self._note_exception)
+        self.http = ServerState()
+        self.wires: dict[int, Wire] = {}
+        self.kept: list[Wire] = []
         SCHEDULER.spawn(self._serve, name="loop", process=self.server)
         SCHEDULER.run_until(lambda: self.app is not None, 60, "the start of the server")
 
@@ -85,6 +96,9 @@ class Served:
             app = create_app(self.settings, Store(self.folder), Worker)
             async with app.router.lifespan_context(app):
                 self.stopped = asyncio.Event()
+                self.config = server_config(app, self.settings)
+                self.config.load()
+                self.config.loaded_app = self._handle
                 self.app = app
                 await self.stopped.wait()
             await _end_tasks()
@@ -126,9 +140,35 @@ class Served:
 
     def _connect(self, client: Client) -> None:
         if self.stopped.is_set():
-            client.has_left = client.is_over = True  # the server accepts nothing any more
+            client.turn_away()  # the server accepts nothing any more
         else:
-            self.loop.create_task(client.run(self.app))
+            self.loop.create_task(self._run(client))
+
+    async def _run(self, client: Client) -> None:
+        await client.run(self._wire)
+        if client.kept is not None:
+            self.kept.append(client.kept)
+
+    def _wire(self, client: Client) -> Wire:
+        """Give a client a new connection, or one that another client has left open."""
+        self.kept = [wire for wire in self.kept if not wire.is_ended]
+        if self.kept and self.random.random() < 0.5:
+            wire = self.kept.pop()
+        else:
+            port, protocol = next(self.ports), Connection(self.config, self.http, {}, self.loop)
+            room, high = self.random.choice(_ROOMS), self.random.choice(_HIGHS)
+            wire = self.wires[port] = Wire(protocol, self.loop, (client.address, port), room, high)
+        wire.client = client
+        return wire
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer, and let the client know when it is done."""
+        client = self.wires[scope["client"][1]].client
+        client.begin_handling()
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            client.end_handling()
 
     def _client(self, method: str, path: str, body: Mapping[str, Any] | bytes | None) -> Client:
         return Client(method, path, body, Random(self.random.random()))
@@ -182,7 +222,9 @@ class Served:
 
     def _is_refused(self, client: Client) -> bool:
         """Return whether a refusal is right in any world."""
-        is_busy = b"server busy" in client.reply or b"is in use" in client.reply
+        is_busy = any(
+            reason in client.reply for reason in (b"server busy", b"is in use", b"CHASKI_MAX_CONNECTIONS")
+        )
         return client.status in client.refusals and (client.status != 503 or is_busy)
 
     def _may_fail(self, asked: _Asked) -> bool:
@@ -203,6 +245,8 @@ class Served:
         """Check that nothing goes on for requests that are over."""
         SCHEDULER.run_for(0.001)  # cancelled calls end, long before their answers would
         check_idle_server(self.app.state.services)
+        if len(self.http.connections) > sum(not wire.is_closing() for wire in self.kept) or self.http.tasks:
+            raise WorldError("connections are open or have tasks without a request")
         for worker in Popen.running.values():
             if worker.engine is not None:
                 check_idle_engine(worker.engine)

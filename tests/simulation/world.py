@@ -71,7 +71,8 @@ class World(Served):
             max_queue=pick((2, 512, *[512] * (2 if self.about == "crowd" else 0))),
             keep_alive=pick((0.0, 1.0, *[300.0] * (1 if self.about == "crowd" else 5))),
             load_timeout=60.0,
-            max_connections=64,
+            max_connections=pick((4, 64, 64)),
+            read_timeout=pick((2.0, 300.0)),
             states=folder / "slots",
         )
         self.models = (

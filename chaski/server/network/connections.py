@@ -159,8 +159,12 @@ class Connection(H11Protocol):
         return 0.0
 
     def _is_idle(self) -> bool:
-        """Return whether no request is being read or answered, apart from one with incomplete headers."""
-        return self.conn.their_state is h11.IDLE and not self.transport.is_closing()
+        """Return whether no request is being read or answered, apart from one with incomplete headers.
+
+        An answer counts until the system has taken all its bytes.
+        """
+        has_rest = self.transport.is_closing() or self.transport.get_write_buffer_size() > 0
+        return self.conn.their_state is h11.IDLE and not has_rest
 
     def _is_late_to_come(self) -> bool:
         """Return whether the server waits for the rest of a request, and is not answering one."""
