@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 import chaski
+from tests.simulation.machine import MEMORY
 from tests.simulation.scheduler import SCHEDULER, Scheduler
 from tests.simulation.weights import SEES, TUNED, adapter_file, picture
 
@@ -177,7 +178,7 @@ class Oracle:
     def answer(self, ask: Ask) -> Said:
         key = ask.model, ask.kind, ask.prompt, ask.options, ask.images
         if key not in self._known:
-            with SCHEDULER.aside(self._world):
+            with SCHEDULER.aside(self._world), MEMORY.plenty():
                 self._known[key] = self._alone(ask)
         return self._known[key]
 

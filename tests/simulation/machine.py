@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,15 @@ class Memory:
 
     def reset(self) -> None:
         self.free = _USUAL
+
+    @contextmanager
+    def plenty(self) -> Iterator[None]:
+        """Let all memory be free within the block."""
+        free, self.free = self.free, _USUAL
+        try:
+            yield
+        finally:
+            self.free = free
 
 
 MEMORY = Memory()
