@@ -386,6 +386,12 @@ def test_files_stay_within_their_limit(tmp_path: Path) -> None:
         with pytest.raises(openai.APIStatusError, match="which leaves too little room"):
             api.files.create(file=("a", BytesIO(b"x" * 600)), purpose="batch")
         assert len(list(api.files.list())) == 1
+    with running(Settings(address=SOMEWHERE, files=16384), tmp_path / "tiny") as server:
+        api = client(server)
+        for _ in range(2):  # with their descriptions, they occupy four blocks of the disk
+            api.files.create(file=("a", BytesIO(b"x")), purpose="batch")
+        with pytest.raises(openai.APIStatusError, match="files occupy 16384 of 16384 bytes"):
+            api.files.create(file=("a", BytesIO(b"x")), purpose="batch")
     takes_none = running(Settings(address=SOMEWHERE, files=0), tmp_path)
     with takes_none as server, pytest.raises(openai.BadRequestError, match="accepts no files"):
         client(server).files.create(file=("a", BytesIO(b"x")), purpose="batch")

@@ -38,6 +38,8 @@ _THREADS = 2
 _MAX_OBJECT = 1 << 20
 # Seconds after which an incomplete file must have been left by a server that has ended.
 _LEFT_SECONDS = 3600
+# Bytes of a file on the disk are a multiple of this, so that many tiny files do not occupy more than is allowed.
+_BLOCK = 4096
 # Bytes that must stay free on the disk.
 _SPARE = 1 << 30
 
@@ -120,7 +122,7 @@ class FileStore:
                 if path.suffix == ".tmp" and found.st_mtime < left:
                     path.unlink()
                 else:
-                    used += found.st_size
+                    used += -(-found.st_size // _BLOCK) * _BLOCK
         if used + num_bytes > self.max_bytes:
             raise TooLargeError(
                 f"files occupy {used} of {self.max_bytes} bytes, which leaves too little room; delete some, "
