@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #define __AVX512F__ 1
 #define __AVX512BW__ 1
@@ -64,6 +65,11 @@ CHASKI_MODEL_INLINE Half half(const V& x) {
     __builtin_memcpy(&y, reinterpret_cast<const char*>(&x) + 32 * kHalf, 32);
     return y;
 }
+// Without a comma, which would end an argument of clang's macros.
+template <int kHalf>
+CHASKI_MODEL_INLINE __m256 half_ps(const __m512& x) {
+    return half<kHalf, __m256>(x);
+}
 
 // Loads, stores and constants
 CHASKI_MODEL_INLINE __m512 loadu_ps(const void* p) {
@@ -106,8 +112,8 @@ CHASKI_MODEL_INLINE __m512 mul_ps(__m512 a, __m512 b) { return as<F32>(a) * as<F
 CHASKI_MODEL __m512 div_ps(__m512 a, __m512 b) { return as<F32>(a) / as<F32>(b); }
 CHASKI_MODEL __m512 xor_ps(__m512 a, __m512 b) { return as<__m512>(as<U32>(a) ^ as<U32>(b)); }
 CHASKI_MODEL __m512 fmadd_ps(__m512 a, __m512 b, __m512 c) {
-    return join(_mm256_fmadd_ps(half<0, __m256>(a), half<0, __m256>(b), half<0, __m256>(c)),
-                _mm256_fmadd_ps(half<1, __m256>(a), half<1, __m256>(b), half<1, __m256>(c)));
+    return join(_mm256_fmadd_ps(half_ps<0>(a), half_ps<0>(b), half_ps<0>(c)),
+                _mm256_fmadd_ps(half_ps<1>(a), half_ps<1>(b), half_ps<1>(c)));
 }
 // The second operand where neither is larger, as zeros of two signs, or one is NaN.
 CHASKI_MODEL __m512 max_ps(__m512 a, __m512 b) { return as<F32>(a) > as<F32>(b) ? as<F32>(a) : as<F32>(b); }
@@ -115,15 +121,15 @@ CHASKI_MODEL __m512 min_ps(__m512 a, __m512 b) { return as<F32>(a) < as<F32>(b) 
 template <int kCompared>
 CHASKI_MODEL uint16_t cmp_ps_mask(__m512 a, __m512 b) {
     const auto mask = [](__m256 x, __m256 y) { return _mm256_movemask_ps(_mm256_cmp_ps(x, y, kCompared)); };
-    return static_cast<uint16_t>(mask(half<0, __m256>(a), half<0, __m256>(b)) |
-                                 mask(half<1, __m256>(a), half<1, __m256>(b)) << 8);
+    return static_cast<uint16_t>(mask(half_ps<0>(a), half_ps<0>(b)) | mask(half_ps<1>(a), half_ps<1>(b))
+                                                                          << 8);
 }
 CHASKI_MODEL __m512 mask_blend_ps(uint16_t mask, __m512 a, __m512 b) {
     return each<F32>([&](unsigned i) { return mask >> i & 1 ? as<F32>(b)[i] : as<F32>(a)[i]; });
 }
 template <int kMode>
 CHASKI_MODEL __m512 roundscale_ps(__m512 a) {
-    return join(_mm256_round_ps(half<0, __m256>(a), kMode), _mm256_round_ps(half<1, __m256>(a), kMode));
+    return join(_mm256_round_ps(half_ps<0>(a), kMode), _mm256_round_ps(half_ps<1>(a), kMode));
 }
 // p · 2^floor(n), for n that are whole and leave p normal.
 CHASKI_MODEL __m512 maskz_scalef_ps(uint16_t mask, __m512 p, __m512 n) {
@@ -133,15 +139,15 @@ CHASKI_MODEL __m512 maskz_scalef_ps(uint16_t mask, __m512 p, __m512 n) {
 }
 template <int kChosen>
 CHASKI_MODEL __m512 shuffle_ps(__m512 a, __m512 b) {
-    return join(_mm256_shuffle_ps(half<0, __m256>(a), half<0, __m256>(b), kChosen),
-                _mm256_shuffle_ps(half<1, __m256>(a), half<1, __m256>(b), kChosen));
+    return join(_mm256_shuffle_ps(half_ps<0>(a), half_ps<0>(b), kChosen),
+                _mm256_shuffle_ps(half_ps<1>(a), half_ps<1>(b), kChosen));
 }
 
 // Conversions
 CHASKI_MODEL_INLINE __m512 castsi512_ps(__m512i a) { return as<__m512>(a); }
 CHASKI_MODEL_INLINE __m512i castps_si512(__m512 a) { return as<__m512i>(a); }
 CHASKI_MODEL_INLINE __m256i castsi512_si256(__m512i a) { return half<0, __m256i>(a); }
-CHASKI_MODEL_INLINE __m256 castps512_ps256(__m512 a) { return half<0, __m256>(a); }
+CHASKI_MODEL_INLINE __m256 castps512_ps256(__m512 a) { return half_ps<0>(a); }
 CHASKI_MODEL __m512i castsi256_si512(__m256i a) {
     __m512i y = {};
     __builtin_memcpy(&y, &a, 32);
@@ -165,17 +171,17 @@ CHASKI_MODEL __m512 cvtph_ps(__m256i a) {
 }
 template <int kMode>
 CHASKI_MODEL __m256i cvtps_ph(__m512 a) {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm256_cvtps_ph(half<0, __m256>(a), kMode)),
-                                   _mm256_cvtps_ph(half<1, __m256>(a), kMode), 1);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm256_cvtps_ph(half_ps<0>(a), kMode)),
+                                   _mm256_cvtps_ph(half_ps<1>(a), kMode), 1);
 }
 CHASKI_MODEL __m512 cvtepi32_ps(__m512i a) { return __builtin_convertvector(as<I32>(a), F32); }
 CHASKI_MODEL __m512i cvtps_epi32(__m512 a) {
-    return as<__m512i>(join(_mm256_castsi256_ps(_mm256_cvtps_epi32(half<0, __m256>(a))),
-                            _mm256_castsi256_ps(_mm256_cvtps_epi32(half<1, __m256>(a)))));
+    return as<__m512i>(join(_mm256_castsi256_ps(_mm256_cvtps_epi32(half_ps<0>(a))),
+                            _mm256_castsi256_ps(_mm256_cvtps_epi32(half_ps<1>(a)))));
 }
 CHASKI_MODEL __m512i cvttps_epi32(__m512 a) {
-    return as<__m512i>(join(_mm256_castsi256_ps(_mm256_cvttps_epi32(half<0, __m256>(a))),
-                            _mm256_castsi256_ps(_mm256_cvttps_epi32(half<1, __m256>(a)))));
+    return as<__m512i>(join(_mm256_castsi256_ps(_mm256_cvttps_epi32(half_ps<0>(a))),
+                            _mm256_castsi256_ps(_mm256_cvttps_epi32(half_ps<1>(a)))));
 }
 template <class From, class X>
 CHASKI_MODEL __m512i widened(const X& a) {

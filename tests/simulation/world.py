@@ -193,7 +193,8 @@ class World(Served):
         client = self._client("POST", "/api/generate", body)
         client.leave_after(self.random.choice((1, 2, 5)))
         client.pause = 0.0
-        is_alone = not self.asked
+        stands_still = any(worker.process.is_stopped for worker in Popen.running.values())
+        is_alone = not (self.asked or stands_still)
         self._send(client)
         if is_alone:
             SCHEDULER.run_until(self._are_over, PATIENCE, "a request")
