@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -377,6 +378,25 @@ def test_wrong_uploads_are_refused(server: Running) -> None:
         assert reply.status == 400, reply.body
     reply = server.ask("POST", "/v1/files", b"", {"Content-Length": "900000000"})
     assert reply.status == 413
+
+
+def test_what_is_deleted_while_files_are_counted_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = files.FileStore(tmp_path, 3 * 4096)
+    for name in ("file-0", "batch_0"):
+        with stored.receiving("owner") as content:
+            content.write_bytes(b"x")
+            stored.add("owner", content, "a", "batch", name)
+    scan = os.scandir
+
+    def scan_late(path: Any) -> Any:
+        if str(path).endswith("batch_0"):
+            shutil.rmtree(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan_late)
+    stored.require_room(1)
 
 
 def test_files_stay_within_their_limit(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Mapping
 from inspect import CORO_CREATED, getcoroutinestate
 from pathlib import Path
@@ -12,13 +13,12 @@ from typing import Any
 
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
-from uvicorn.server import ServerState
 
 from chaski.names import Digest
 from chaski.runner.channels.worker.client import Worker
 from chaski.server.app import create_app
 from chaski.server.network.connections import Connection
-from chaski.server.run import server_config
+from chaski.server.run import Server
 from chaski.server.settings import Settings
 from chaski.store.store import Store
 from tests.simulation.asks import Ask, Oracle
@@ -85,7 +85,6 @@ class Served:
         self.app: Any = None
         self.loop = Loop()
         self.loop.set_exception_handler(self._note_exception)
-        self.http = ServerState()
         self.wires: dict[int, Wire] = {}
         self.kept: list[Wire] = []
         SCHEDULER.spawn(self._serve, name="loop", process=self.server)
@@ -94,13 +93,18 @@ class Served:
     def _serve(self) -> None:
         async def serve() -> None:
             app = create_app(self.settings, Store(self.folder), Worker)
+            server = Server(app, self.settings)
+            server.servers, server.lifespan = [], _Lifespan()
+            server.config.load()
+            server.config.loaded_app = self._handle
             async with app.router.lifespan_context(app):
+                self.http = server
                 self.stopped = asyncio.Event()
-                self.config = server_config(app, self.settings)
-                self.config.load()
-                self.config.loaded_app = self._handle
                 self.app = app
                 await self.stopped.wait()
+                server.should_exit = True
+                await server.shutdown()
+            logging.getLogger("uvicorn.error").filters.clear()
             await _end_tasks()
             await self.loop.shutdown_default_executor()
 
@@ -155,7 +159,10 @@ class Served:
         if self.kept and self.random.random() < 0.5:
             wire = self.kept.pop()
         else:
-            port, protocol = next(self.ports), Connection(self.config, self.http, {}, self.loop)
+            port, protocol = (
+                next(self.ports),
+                Connection(self.http.config, self.http.server_state, {}, self.loop),
+            )
             room, high = self.random.choice(_ROOMS), self.random.choice(_HIGHS)
             wire = self.wires[port] = Wire(protocol, self.loop, (client.address, port), room, high)
         wire.client = client
@@ -245,7 +252,8 @@ class Served:
         """Check that nothing goes on for requests that are over."""
         SCHEDULER.run_for(0.001)  # cancelled calls end, long before their answers would
         check_idle_server(self.app.state.services)
-        if len(self.http.connections) > sum(not wire.is_closing() for wire in self.kept) or self.http.tasks:
+        http = self.http.server_state
+        if len(http.connections) > sum(not wire.is_closing() for wire in self.kept) or http.tasks:
             raise WorldError("connections are open or have tasks without a request")
         for worker in Popen.running.values():
             if worker.engine is not None:
@@ -264,6 +272,13 @@ class Served:
         self._check()
         DISK.fail(0.0)
         check_store(Store(self.folder), self.copies | self.pulled, self.blobs)
+
+
+class _Lifespan:
+    """The lifespan of the application, which ends after the server."""
+
+    async def shutdown(self) -> None:
+        """Do nothing."""
 
 
 async def _end_tasks() -> None:

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from uuid import uuid4
@@ -38,7 +37,7 @@ _THREADS = 2
 _MAX_OBJECT = 1 << 20
 # Seconds after which an incomplete file must have been left by a server that has ended.
 _LEFT_SECONDS = 3600
-# Bytes of a file on the disk are a multiple of this, so that many tiny files do not occupy more than is allowed.
+# Bytes of a file on the disk are a multiple of this, so that tiny files do not occupy more than is allowed.
 _BLOCK = 4096
 # Bytes that must stay free on the disk.
 _SPARE = 1 << 30
@@ -116,13 +115,14 @@ class FileStore:
             )
         used = 0
         left = time.time() - _LEFT_SECONDS
-        for path in chain(self.folder.glob("*/*.tmp"), self.folder.glob("*/*/*")):
-            with suppress(FileNotFoundError):
-                found = path.stat()
-                if path.suffix == ".tmp" and found.st_mtime < left:
-                    path.unlink()
-                else:
-                    used += -(-found.st_size // _BLOCK) * _BLOCK
+        for folder, _, names in os.walk(self.folder):  # which passes over folders that have disappeared
+            for path in (Path(folder, name) for name in names if name != _SECRET):
+                with suppress(FileNotFoundError):
+                    found = path.stat()
+                    if path.suffix == ".tmp" and found.st_mtime < left:
+                        path.unlink()
+                    else:
+                        used += -(-found.st_size // _BLOCK) * _BLOCK
         if used + num_bytes > self.max_bytes:
             raise TooLargeError(
                 f"files occupy {used} of {self.max_bytes} bytes, which leaves too little room; delete some, "
