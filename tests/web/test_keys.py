@@ -100,6 +100,21 @@ def test_a_key_that_is_no_key_is_asked_for_again(guarded: Running, open_page: Op
     page.get_by_role("note").wait_for()
 
 
+def test_a_late_refusal_of_an_earlier_key_is_ignored(guarded: Running, open_page: Open) -> None:
+    page = open_page(guarded, "/#/models")
+    late: list[Any] = []
+    page.route("**/api/ps", lambda route: late.append(route), times=1)
+    page.reload()
+    sign_in(page, USER)
+    page.get_by_role("note").wait_for()
+    (route,) = late
+    with page.expect_response(lambda reply: reply.status == 401):
+        route.continue_()
+    page.get_by_text("Details").first.wait_for()
+    page.get_by_role("link", name="New chat").click()
+    assert page.get_by_role("dialog").count() == 0
+
+
 def test_a_user_is_told_who_can_get_a_model(tmp_path: Path, script: Script, open_page: Open) -> None:
     settings = Settings(address=SOMEWHERE, api_keys=(USER,), admin_keys=(ADMIN,))
     with running(settings, tmp_path, script.open) as server:

@@ -59,21 +59,21 @@ def test_a_chat_with_images(seeing: Running, open_page: Open) -> None:
 
 
 def test_a_pull_goes_on_after_a_reload(tmp_path: Path, open_page: Open) -> None:
-    """The registry stops in the middle of the weights. After a reload, only the rest is downloaded."""
+    """The registry stops halfway until the page was loaded again. Then only the rest is downloaded."""
     data = write_tiny_llama(tmp_path / "tiny.gguf").read_bytes()
 
     def stop_halfway(handler: Any, data: bytes, begin: int, end: int) -> None:
         registry = handler.registry
-        if len(data) < 10_000:
-            registry.faults.append(stop_halfway)
+        registry.faults.append(stop_halfway)
+        if len(data) < 10_000 or registry.released.is_set():
             handler.serve(data, begin, end)
             return
         is_range = handler.headers.get("Range") is not None
         headers = range_header(begin, end, len(data)) if is_range else {}
         handler.start(206 if is_range else 200, end - begin, headers)
-        handler.wfile.write(data[begin : len(data) // 2])
+        handler.wfile.write(data[begin : (begin + len(data)) // 2])
         handler.wfile.flush()
-        registry.released.wait(20)
+        registry.released.wait(60)
         handler.cut()
 
     settings = Settings(address=SOMEWHERE, private_registries=frozenset({"127.0.0.1"}))

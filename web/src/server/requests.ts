@@ -22,7 +22,8 @@ export async function request(method: string, path: string, body?: unknown, sign
     if (signal?.aborted) throw error;
     throw new ServerError(0, "The server cannot be reached.");
   }
-  if (response.status === 401) wantsKey.value = "refused";
+  // The user may have given another key meanwhile.
+  if (response.status === 401 && key === readKey()) wantsKey.value = "refused";
   if (!response.ok) throw new ServerError(response.status, await problem(response));
   return response;
 }
