@@ -105,7 +105,7 @@ def prepare_batch(
     for sequence, count in shares:
         begin, offset = len(sequence.slot.tokens), len(positions) - len(sequence.slot.tokens)
         wanted = sequence.outputs(begin, count)
-        outputs += range(wanted.start + offset, wanted.stop + offset)
+        outputs += [place + offset for place in wanted]
         num_outputs.append(len(wanted))
         positions += range(begin, begin + count)
         sequences += [sequence.slot.index] * count

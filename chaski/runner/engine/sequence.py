@@ -259,7 +259,7 @@ class Sequence(ABC):
         """Begin again with an empty slot: all tokens are computed once more, with their outputs."""
 
     @abstractmethod
-    def outputs(self, begin: int, count: int) -> range:
+    def outputs(self, begin: int, count: int) -> Items[int]:
         """Return the positions, of `count` tokens from `begin` on, whose outputs it needs."""
 
     def num_top_logits(self, most: int) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from bisect import bisect_left
+from collections.abc import Sequence as Items
 from copy import copy
 from itertools import product
 
@@ -46,7 +47,8 @@ class Replay(Sequence):
     """The prompt and the output of a receipt, whose logits are those of the steps.
 
     Each row of logits gives a token by the options of the receipt, and the recorded token goes on to the
-    next. It ends with the first step that differs.
+    next. Steps that are not compared have no row. It ends with the last step to compare, or the first that
+    differs.
 
     difference  the first step that differs, if one does
     num_checked number of steps that were compared and are the same
@@ -69,25 +71,20 @@ class Replay(Sequence):
         "num_near",
     )
 
-    def __init__(
-        self, request: GenerationRequest, receipt: Receipt, steps: Container[int] | None, rule: str
-    ) -> None:
-        """steps: those to compare, None for all. rule: that of the backend which computes."""
-        super().__init__([*request.prompt, *receipt.output[:-1]])
+    def __init__(self, request: GenerationRequest, receipt: Receipt, steps: Items[int], rule: str) -> None:
+        """steps: those to compare, in order. rule: that of the backend which computes."""
+        super().__init__([*request.prompt, *receipt.output[: steps[-1] if steps else 0]])
         self.adapters = request.adapters
         self.may_store = False
         self._first = len(request.prompt) - 1
         self._receipt = receipt
         self._steps = steps
         self._is_exact = shared_rule(rule) == receipt.rule
-        self._begin(request)
-
-    def _begin(self, request: GenerationRequest) -> None:
         self._sampler = Sampler(request.sampling, request.rules)
         self._sampler.begin(request.prompt)
         self._grammar, self._thoughts = request.grammar, request.thoughts
         self._allowed = None if self._grammar is None else self._grammar.allowed()
-        self._link = self._receipt.head()
+        self._link = receipt.head()
         self._step = self.num_checked = self.num_near = 0
         self.difference: Difference | None = None
 
@@ -96,12 +93,21 @@ class Replay(Sequence):
         return False
 
     def share(self, max_tokens: int, max_outputs: int) -> int:
-        before = max(0, self._first - len(self.slot.tokens))
-        return super().share(min(max_tokens, before + max_outputs), max_outputs)
+        begin = len(self.slot.tokens)
+        ahead = self._places(begin, len(self.tokens))
+        if len(ahead) > max_outputs:
+            max_tokens = min(max_tokens, ahead[max_outputs] - begin)
+        return super().share(max_tokens, max_outputs)
 
-    def outputs(self, begin: int, count: int) -> range:
-        end = begin + count
-        return range(min(max(begin, self._first), end), end)
+    def outputs(self, begin: int, count: int) -> Items[int]:
+        return self._places(begin, begin + count)
+
+    def _places(self, begin: int, end: int) -> Items[int]:
+        """Return the positions of the steps to compare. After a restart, those of the remaining ones."""
+        first = max(bisect_left(self._steps, begin - self._first), self.num_checked)
+        return [
+            self._first + step for step in self._steps[first : bisect_left(self._steps, end - self._first)]
+        ]
 
     def num_top_logits(self, most: int) -> int:
         needs_all = self._grammar is not None or self._receipt.chain.top_logits or not self._is_exact
@@ -115,7 +121,7 @@ class Replay(Sequence):
                 self.fail(error)
             if not self.is_running:
                 break
-        self.is_running = self.is_running and self._step < len(self._receipt.output)
+        self.is_running = self.is_running and self.num_checked < len(self._steps)
         return 0
 
     def write(self) -> None:
@@ -123,20 +129,21 @@ class Replay(Sequence):
             self.events.append(Outputs(np.zeros((0, 0), np.float32)))
 
     def _advance(self, row: OutputRow, top_logits: npt.NDArray[np.float32]) -> None:
-        """Compare the next step, unless it is left out, and continue after the recorded token."""
-        token = self._receipt.output[self._step]
-        forced = None if self._thoughts is None else self._thoughts.forced
-        if self._steps is None or self._step in self._steps:
-            found = self._sampled(row, top_logits, token) if forced is None else forced
-            if found != token:
-                self._differ(f"token {token}", f"token {found}")
-                return
-            if not self._has_link(row, token):
-                return
+        """Pass over the steps that are left out, compare the next one, and continue after its token."""
+        while self._step < self._steps[self.num_checked]:
+            if self._forced() is None:
+                self._sampler.skip()
+            self._accept()
+        token, forced = self._receipt.output[self._step], self._forced()
+        found = self._sampled(row, top_logits, token) if forced is None else forced
+        if found != token:
+            self._differ(f"token {token}", f"token {found}")
+        elif self._has_link(row, token):
             self.num_checked += 1
-        elif forced is None:
-            self._sampler.skip()
-        self._accept(token)
+            self._accept()
+
+    def _forced(self) -> int | None:
+        return None if self._thoughts is None else self._thoughts.forced
 
     def _sampled(self, row: OutputRow, top_logits: npt.NDArray[np.float32], token: int) -> int:
         """Return the token that the step gives. Under another rule, `token` counts if it is near enough."""
@@ -168,7 +175,9 @@ class Replay(Sequence):
             self._differ(f"link {chain.links[self._step]}", f"link {link}, from other logits")
         return link == chain.links[self._step]
 
-    def _accept(self, token: int) -> None:
+    def _accept(self) -> None:
+        """Continue after the recorded token."""
+        token = self._receipt.output[self._step]
         self._step += 1
         self._sampler.accept(token)
         if self._thoughts is not None:

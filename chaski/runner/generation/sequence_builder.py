@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -183,11 +183,11 @@ class SequenceBuilder(PromptBuilder):
         return Generation(request)
 
     def replay(
-        self, receipt: Receipt, prompt: Items[int], steps: Container[int] | None
+        self, receipt: Receipt, prompt: Items[int], steps: Items[int]
     ) -> tuple[Replay, GenerationRequest]:
         """Return the sequence that computes the answer of a receipt again, and its request.
 
-        steps: the steps to compare; None for all. Raises OptionError, SamplingError, AdapterNotFoundError, or
+        steps: the steps to compare, in order. Raises OptionError, SamplingError, AdapterNotFoundError, or
         UnsupportedError for options or a model that no receipt is for.
         """
         self._require_text()

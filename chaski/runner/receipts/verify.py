@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from typing import Any
 
@@ -251,8 +251,8 @@ def _require_tokens(receipt: Receipt, prompt: Items[int], size: int) -> None:
             )
 
 
-def _steps(num_steps: int, sample: int | None) -> Container[int] | None:
+def _steps(num_steps: int, sample: int | None) -> Items[int]:
     """Return the steps to compare. They are unpredictable, so that no one can cheat in the others."""
     if sample is None or sample >= num_steps:
-        return None
-    return frozenset(random.SystemRandom().sample(range(num_steps), sample))
+        return range(num_steps)
+    return sorted(random.SystemRandom().sample(range(num_steps), sample))

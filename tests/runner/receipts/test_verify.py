@@ -20,7 +20,9 @@ from chaski.formats.quant import QuantType
 from chaski.receipts.chain import chain_of, top_bytes
 from chaski.receipts.receipt import Receipt
 from chaski.receipts.signing import server_key, shown_key, signed
+from chaski.runner.engine.engine import Engine
 from chaski.runner.llm import LLM
+from chaski.runner.results import outputs_of
 from chaski.store.store import Store
 from tests.adapters import adapted_names, random_adapter
 from tests.tiny_llama import write_tiny_llama
@@ -264,12 +266,42 @@ def test_a_sample_compares_its_steps_only(model: LLM, monkeypatch: pytest.Monkey
     changed = fields(receipt_of(model, temperature=1.0))
     changed["output"][38] ^= 1
     verify = importlib.import_module("chaski.runner.receipts.verify")
-    monkeypatch.setattr(verify, "_steps", lambda num_steps, sample: {3, 20, 37})
+    monkeypatch.setattr(verify, "_steps", lambda num_steps, sample: [3, 20, 37])
     result = chaski.verify(rechained(changed), model, sample=3)
     assert result.is_same
     assert result.num_checked == 3
-    monkeypatch.setattr(verify, "_steps", lambda num_steps, sample: {3, 20, 38})
+    monkeypatch.setattr(verify, "_steps", lambda num_steps, sample: [3, 20, 38])
     assert chaski.verify(rechained(changed), model, sample=3).differences[0].place == "step 38"
+
+
+def test_only_steps_of_the_sample_have_logits(model: LLM) -> None:
+    receipt = receipt_of(model, temperature=1.0)
+    replay, _ = model.prompts.replay(receipt, PROMPT, [3, 20, 37])
+    assert len(replay.tokens) == len(PROMPT) + 37
+    assert [len(replay.outputs(begin, 20)) for begin in range(0, 80, 20)] == [0, 1, 1, 1]
+    outputs_of(model.engine, [replay])
+    assert replay.difference is None
+    assert replay.num_checked == 3
+
+
+def test_a_verification_goes_on_after_an_interrupt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(engine: Engine) -> bool:
+        raise KeyboardInterrupt
+
+    with chaski.load(path, parallel=2, num_batch=8, prompt_cache=False) as model:
+        receipt = receipt_of(model, regex="[a-f]{40}", temperature=1.0)
+        replay, _ = model.prompts.replay(receipt, PROMPT, range(len(receipt.output)))
+        model.engine.submit(replay)
+        model.engine.wait_until(lambda: replay.num_checked > 5)
+        with monkeypatch.context() as patched:
+            patched.setattr(Engine, "_advance", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                model.engine.wait(replay)
+        assert replay.slot.tokens == []
+        assert replay.num_checked > 5
+        model.engine.wait(replay)
+        assert replay.difference is None
+        assert replay.num_checked == len(receipt.output)
 
 
 def test_what_gets_no_receipt(model: LLM, path: Path) -> None:
