@@ -34,8 +34,8 @@ __all__ = ["Server", "listen", "serve", "server_config", "worker_opener"]
 _BACKLOG = 1024
 # New connections that are accepted before answers go on.
 _ACCEPTED_AT_ONCE = 16
-# See `gc.set_threshold`: all old objects are looked through a hundred times more seldom than usual.
-_COLLECTIONS = 1000, 10, 1000
+# See `gc.set_threshold`: all old objects are looked through ten times more seldom than usual.
+_COLLECTIONS = 1000, 10, 100
 # Seconds for the errors of requests that the end of the server cuts off.
 _LAST_WORDS = 2.0
 
