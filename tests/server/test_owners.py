@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -225,6 +228,22 @@ def test_only_keys_see_which_models_are_busy(server: Running, path: str) -> None
     assert ask(server, "admin", "GET", "/health/live").json == {"status": "ok"}
 
 
+def test_a_cluster_that_cannot_be_used_is_told_to_all(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(server)
+    monkeypatch.setitem(
+        server.app.state._state, "cluster", SimpleNamespace(problem=lambda: "no node answers")
+    )
+    for key, is_known in (("wrong", False), (OWNER, True), ("admin", True)):
+        reply = ask(server, key, "GET", "/health")
+        assert (reply.status, reply.headers["retry-after"]) == (503, "10")
+        assert (reply.json["status"], reply.json["reason"]) == ("unavailable", "no node answers")
+        assert ("models" in reply.json) is is_known
+    monkeypatch.setitem(server.app.state._state, "cluster", SimpleNamespace(problem=lambda: None))
+    assert server.get("/health").status == 200
+
+
 @pytest.mark.parametrize("path", ["/api/ps", "/api/tags", "/slots", "/metrics", "/api/live", "/v1/models"])
 def test_only_keys_see_names_of_models(server: Running, path: str) -> None:
     load(server)
@@ -268,3 +287,28 @@ def test_administrators_unload_models(server: Running) -> None:
     load(server)
     assert ask(server, "admin", "POST", "/api/generate", {"model": "thinker", "keep_alive": 0}).status == 200
     wait_until(lambda: not server.services.models.loaded)
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        ("", "json"),
+        ("?stream=", "json"),
+        ("?stream=0", "json"),
+        ("?stream=false", "json"),
+        ("?stream=1", "x-ndjson"),
+        ("?stream=true", "x-ndjson"),
+    ],
+)
+def test_figures_come_once_or_as_a_stream(server: Running, query: str, kind: str) -> None:
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+        connection.request("GET", f"/api/live{query}", headers={"Authorization": f"Bearer {OWNER}"})
+        response = connection.getresponse()
+        assert (response.status, response.headers.get_content_subtype()) == (200, kind)
+        assert json.loads(response.readline()).keys() == {"server", "models"}
+
+
+def test_a_wrong_kind_of_figures_is_refused(server: Running) -> None:
+    for value in ("yes", "2", "x" * 500):
+        refused = ask(server, OWNER, "GET", f"/api/live?stream={value}")
+        assert (refused.status, refused.error) == (400, f"stream is {value[:40]!r}; it must be 0 or 1")
