@@ -109,7 +109,9 @@ def test_names_that_cannot_be(folder: Path, checked: list[tuple[Any, ...]], name
     assert not checked
 
 
-def test_a_name_is_taken_until_it_is_free(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_taken_until_it_is_free(
+    folder: Path, checked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = AdapterTable(folder)
     monkeypatch.setattr(time, "time", lambda: 1.0)
     first = add(table, "x")
@@ -126,6 +128,7 @@ def test_a_name_is_taken_until_it_is_free(folder: Path, monkeypatch: pytest.Monk
         "The lora adapter 'x' has already been loaded. If you want to load the adapter in place, "
         "set 'load_inplace' to True."
     )
+    assert len(checked) == 1  # a file for a taken name is not even read
     other = add(table, "y")
     monkeypatch.setattr(time, "time", lambda: 2.0)
     again = add(table, "x", "b.gguf", replaces=True)
@@ -223,6 +226,7 @@ def test_converted_files_end_with_the_server(folder: Path, checked: list[tuple[A
     for path in paths:
         assert path.name.startswith("peft-")
         assert path.suffix == ".gguf"
+        assert len(path.name) == len("peft-.gguf") + 16
         assert not path.is_relative_to(folder)
     (private,) = {path.parent for path in paths}
     assert private.name.startswith("chaski-adapters-")

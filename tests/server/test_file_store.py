@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -116,8 +118,9 @@ def test_no_id_leads_elsewhere(tmp_path: Path, file_id: str) -> None:
     store = FileStore(tmp_path, 100_000)
     put(store, "you", file_id="file-00000000")
     for call in (store.get, store.content, store.remove, store.find):
-        with pytest.raises(FileNotKnownError):
+        with pytest.raises(FileNotKnownError) as error:
             call("me", file_id)
+        assert str(error.value) == f"No such File object: {file_id:.80}"
     assert store.ids("you") == ["file-00000000"]
 
 
@@ -181,6 +184,58 @@ def test_the_oldest_file_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "time", lambda: 9.0)
     put(store, "me", file_id=order[1])
     assert store.ids("me") == [order[0], *order[2:], order[1]]
+
+
+def test_files_are_read_and_written_in_threads_of_their_own(tmp_path: Path) -> None:
+    """Threads that other requests wait for are not used."""
+    store = FileStore(tmp_path, 1000)
+    both = threading.Barrier(2, timeout=20)
+
+    def where(*given: object) -> tuple[str, tuple[object, ...]]:
+        both.wait()
+        return threading.current_thread().name, given
+
+    async def run() -> list[tuple[str, tuple[object, ...]]]:
+        return list(await asyncio.gather(store.run(where, 1, "a"), store.run(where, 2, "b")))
+
+    (first, one), (second, two) = asyncio.run(run())
+    assert {first, second} == {"chaski-files_0", "chaski-files_1"}
+    assert (one, two) == ((1, "a"), (2, "b"))
+    store.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        asyncio.run(run())
+
+
+def test_closing_waits_for_nobody(tmp_path: Path) -> None:
+    store, may_end = FileStore(tmp_path, 1000), threading.Event()
+    called: list[int] = []
+
+    async def run() -> None:
+        running = [asyncio.ensure_future(store.run(may_end.wait, 20)) for _ in range(2)]
+        waiting = asyncio.ensure_future(store.run(called.append, 1))
+        await asyncio.sleep(0.01)
+        store.close()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await asyncio.gather(*running) == [True, True]
+
+    asyncio.run(run())
+    assert called == []
+
+
+def test_a_folder_that_is_gone_meanwhile_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(tmp_path, 100_000)
+    file_id = put(store, "me")
+    remove = shutil.rmtree
+
+    def removed(path: Path, **options: bool) -> None:
+        remove(path)
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    store.remove("me", file_id)
+    assert store.ids("me") == []
 
 
 # ---- objects on disk ----

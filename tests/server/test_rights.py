@@ -341,6 +341,17 @@ def test_the_scheme_of_the_same_origin_counts() -> None:
         assert answer.status == status
 
 
+@pytest.mark.parametrize(
+    ("origins", "is_allowed"),
+    [((), False), (("*",), True), (("https://a.example", "*"), True), (("https://*", "n*", "null"), False)],
+)
+def test_pages_without_an_origin(origins: tuple[str, ...], is_allowed: bool) -> None:
+    """A sandboxed frame sends null, whatever page contains it."""
+    guarded = Guarded(Settings(address=LOCAL.address, origins=origins))
+    assert (guarded.ask(headers=[("Origin", "null")]).status == 200) is is_allowed
+    assert guarded.ask(headers=[("Origin", "")]).status == 403
+
+
 def test_an_allowed_page_needs_a_key_too() -> None:
     page = [("Origin", "http://localhost:3000")]
     assert Guarded(KEYS).ask("GET", "/api/tags", page).status == 401
