@@ -1,5 +1,5 @@
 """The rights of the tables in docs/security.md, written out, and a guard in front of an application that
-answers every request."""
+answers every request with its body."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chaski.server.http.guard import Access, Guard
 from chaski.server.routes import access_of
 from chaski.server.settings import Settings
 
-__all__ = ["ADMIN", "PUBLIC", "Guarded", "right_of"]
+__all__ = ["ADMIN", "BODY", "PUBLIC", "Guarded", "right_of"]
 
 PUBLIC = {
     "GET /",
@@ -60,6 +60,9 @@ ADMIN = {
 """Routes that need an administrator's key. All others need any key."""
 
 
+BODY = "the body of a request"
+
+
 def right_of(method: str, path: str) -> Access:
     """Return who may call a route, by these tables."""
     route = f"{method} {path}"
@@ -98,10 +101,11 @@ class Guarded:
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             reached.append(scope)
-            await PlainTextResponse("answered", headers=self.answered)(scope, receive, send)
+            body = (await receive())["body"]
+            await PlainTextResponse(body, headers=self.answered)(scope, receive, send)
 
         async def receive() -> Message:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": BODY.encode(), "more_body": False}
 
         async def send(message: Message) -> None:
             sent.append(message)

@@ -26,8 +26,11 @@ def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
+SCORE = Score(TopScore("hi", b"hi", -0.5))
+
+
 class Source:
-    """An answer whose pieces come when the test adds them; None ends it."""
+    """An answer whose pieces, each with a score, come when the test adds them; None ends it."""
 
     def __init__(self) -> None:
         self._pieces: asyncio.Queue[str | None] = asyncio.Queue()
@@ -41,7 +44,7 @@ class Source:
     async def events(self) -> ServiceEvents:
         try:
             while (text := await self._pieces.get()) is not None:
-                yield Delta([Text(text)])
+                yield Delta([Text(text)], [SCORE])
         finally:
             self.was_closed = True
 
@@ -99,13 +102,12 @@ async def test_ids_are_long_and_used_once() -> None:
 
 @in_a_loop
 async def test_every_follower_gets_the_whole_answer_once() -> None:
-    score = Score(TopScore("hi", b"hi", -0.5))
     call = ToolCall("f", {"x": 1})
     end = finish()
     events = [
         Delta([Thinking("h"), Thinking("m")]),
-        Delta([Text("hi")], [score]),
-        Delta([Text(" ünd"), call]),
+        Delta([Text("hi")], [SCORE]),
+        Delta([Text(" ünd\ud800"), call]),
         end,
     ]
     answers = Answers()
@@ -115,9 +117,11 @@ async def test_every_follower_gets_the_whole_answer_once() -> None:
         assert last is end
         pieces = [piece for delta in deltas for piece in delta.pieces]
         assert "".join(piece.text for piece in pieces if isinstance(piece, Thinking)) == "hm"
-        assert "".join(piece.text for piece in pieces if isinstance(piece, Text)) == "hi ünd"
+        assert (
+            "".join(piece.text for piece in pieces if isinstance(piece, Text)) == "hi ünd?"
+        )  # half a character
         assert [piece for piece in pieces if isinstance(piece, ToolCall)] == [call]
-        assert [each for delta in deltas for each in delta.scores] == [score]
+        assert [each for delta in deltas for each in delta.scores] == [SCORE]
 
 
 @in_a_loop
@@ -127,9 +131,9 @@ async def test_a_follower_gets_what_comes_as_it_comes() -> None:
     early = answers.follow("me", ID)
     for text in ("a", "bc", "d"):
         await source.say(text)
-        assert texts([await anext(early)]) == text
+        assert await anext(early) == Delta([Text(text)], [SCORE])
     late = answers.follow("me", ID)
-    assert texts([await anext(late)]) == "abcd"
+    assert await anext(late) == Delta([Text("abcd")], [SCORE] * 3)
     waiting = asyncio.create_task(anext(early, None))
     await source.say("e")
     assert texts([await waiting]) == texts([await anext(late)]) == "e"

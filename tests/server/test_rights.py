@@ -12,13 +12,14 @@ import pytest
 from starlette.datastructures import Headers
 
 from chaski.address import Address
+from chaski.server.http.endpoint import client_of
 from chaski.server.http.guard import Access, Guard, has_key, may_change_models
 from chaski.server.network.hosts import is_loopback, without_port
 from chaski.server.network.readers import is_admitted
 from chaski.server.routes import ROUTES, access_of
 from chaski.server.settings import Settings
 from chaski.server.telemetry.exchange import EXCHANGE, Exchange
-from tests.server.rights import ADMIN, PUBLIC, Guarded, right_of
+from tests.server.rights import ADMIN, BODY, PUBLIC, Guarded, right_of
 
 LOCAL = Settings(address=Address("127.0.0.1", 11434))
 KEYS = Settings(address=LOCAL.address, api_keys=("user", "other"), admin_keys=("admin", "second"))
@@ -98,7 +99,7 @@ def test_what_each_key_allows(
     is_open = not api_keys and not admin_keys
     is_admin, is_user = is_open or given in admin_keys, is_open or given in (*api_keys, *admin_keys)
     if access is Access.PUBLIC or is_admin or (is_user and access is Access.USER):
-        assert (answer.status, answer.body) == (200, "answered")
+        assert (answer.status, answer.body) == (200, BODY)
     elif is_user:
         message = "forbidden: this request requires an admin key"
         assert (answer.status, json.loads(answer.body)) == (403, {"error": message})
@@ -137,6 +138,18 @@ def test_where_a_key_is_sent(headers: list[tuple[str, str]], is_allowed: bool) -
     for settings in (keyed(("two words",), ()), keyed((), ("two words",))):
         answer = Guarded(settings).ask("GET", "/api/tags", headers)
         assert (answer.status == 200) is is_allowed
+
+
+def test_a_client_is_its_key_or_else_its_address() -> None:
+    address = ("10.1.2.3", 5000)
+    for headers, client, name in (
+        ([(b"authorization", b"Bearer user")], address, "user"),
+        ([(b"x-api-key", b"user")], address, "user"),
+        ([(b"authorization", b"Bearer ")], address, "10.1.2.3"),
+        ([], address, "10.1.2.3"),
+        ([], None, ""),
+    ):
+        assert client_of({"type": "http", "headers": headers, "client": client}) == name
 
 
 def test_logs_name_a_key_by_its_place() -> None:
@@ -385,7 +398,7 @@ def test_a_page_may_read_the_answer_and_what_was_ignored() -> None:
     assert answer.headers["access-control-allow-origin"] == "app://x"
     assert answer.headers["access-control-expose-headers"] == "x-chaski-ignored"
     assert answer.headers["vary"] == "Accept, Origin"
-    assert answer.body == "answered"
+    assert answer.body == BODY
     plain = guarded.ask()
     assert plain.headers["vary"] == "Accept"
     assert not [name for name in plain.headers if name.startswith("access-control")]
