@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -124,6 +125,12 @@ USES: list[tuple[str, str, Any, int]] = [
     ("DELETE", "/v1/files/{file}", None, 200),
     ("DELETE", "/v1/files/{output}", None, 200),
 ]
+DELETED = {
+    "/api/answers/{answer}": {"stopped": True},
+    "/v1/responses/{response}": {"id": "{response}", "object": "response", "deleted": True},
+    "/v1/files/{file}": {"id": "{file}", "object": "file", "deleted": True},
+    "/v1/files/{output}": {"id": "{output}", "object": "file", "deleted": True},
+}
 
 
 def filled(text: str, made: dict[str, str]) -> str:
@@ -140,6 +147,8 @@ def test_only_the_owner_uses_what_is_its_own(server: Running, made: dict[str, st
             assert reply.status == 404, (key, method, path, reply.body)
         reply = ask(server, OWNER, method, filled(path, made), sent)
         assert reply.status == status, (method, path, reply.body)
+        if method == "DELETE":
+            assert reply.json == json.loads(filled(json.dumps(DELETED[path]), made))
     for method, path, _, _ in USES[-4:]:
         assert ask(server, OWNER, method, filled(path, made)).status == 404
 
@@ -156,6 +165,22 @@ def test_lists_name_the_own_things_only(server: Running) -> None:
     for key in (OWNER, "admin"):
         assert batch not in ids(key, "/v1/batches")
         assert file not in ids(key, "/v1/files")
+
+
+def test_only_the_owner_cancels_a_running_batch(server: Running, script: Script) -> None:
+    script.hold = threading.Event()
+    body = {"input_file_id": upload(server, OWNER), "endpoint": CHAT, "completion_window": "24h"}
+    path = f"/v1/batches/{ask(server, OWNER, 'POST', '/v1/batches', body).json['id']}"
+    wait_until(lambda: ask(server, OWNER, "GET", path).json["status"] == "in_progress")
+    for key in OTHERS:
+        assert ask(server, key, "POST", f"{path}/cancel").status == 404
+    assert ask(server, OWNER, "GET", path).json["status"] == "in_progress"
+    assert ask(server, OWNER, "POST", f"{path}/cancel").json["status"] == "cancelling"
+    script.hold.set()
+    script.hold = None
+    wait_until(lambda: ask(server, OWNER, "GET", path).json["status"] == "cancelled")
+    again = ask(server, OWNER, "POST", f"{path}/cancel")
+    assert again.json["error"]["message"] == "Cannot cancel a batch with status 'cancelled'."
 
 
 def test_two_keys_may_draw_the_same_id(server: Running, script: Script) -> None:
@@ -281,6 +306,11 @@ def test_a_user_s_keep_alive_is_ignored_and_named(server: Running, more: dict[st
     assert reply.status == 200
     assert reply.headers["x-chaski-ignored"] == "field keep_alive"
     assert [each.name for each in server.services.models.loaded] == ["thinker:latest"]
+
+
+def test_a_key_learns_what_it_may_do(server: Running) -> None:
+    for key, may in ((OWNER, False), ("admin", True)):
+        assert ask(server, key, "GET", "/api/key").json == {"may_change_models": may}
 
 
 def test_administrators_unload_models(server: Running) -> None:
