@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any
 
@@ -18,10 +18,33 @@ from tests.server.test_dialects import finish
 ID, OTHER = "i" * 22, "o" * 64
 
 
-def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose time also passes when a test says so."""
+
+    skipped = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.skipped
+
+
+async def skip(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, Clock)
+    loop.skipped += seconds
+    await settle()
+
+
+async def settle() -> None:
+    """Let all tasks run until they wait."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*arguments, **named), 20))
+        with asyncio.Runner(loop_factory=Clock) as runner:
+            runner.run(test(*arguments, **named))
 
     return run
 
@@ -38,8 +61,7 @@ class Source:
 
     async def say(self, text: str | None) -> None:
         self._pieces.put_nowait(text)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
 
     async def events(self) -> ServiceEvents:
         try:
@@ -154,21 +176,27 @@ async def test_a_follower_gets_the_error_after_the_text() -> None:
 
 
 @in_a_loop
-async def test_an_answer_runs_as_long_as_somebody_follows() -> None:
-    answers, source = Answers(patience=0.1), Source()
+async def test_an_answer_runs_as_long_as_somebody_follows_and_a_minute_more() -> None:
+    answers, source = Answers(), Source()
     answer = answers.begin("me", ID, "m", source.events())
+    await skip(59)
     first, second = answers.follow("me", ID), answers.follow("me", ID)
     await source.say("a")
     assert texts([await anext(first)]) == texts([await anext(second)]) == "a"
     assert answer.followers == 2
     await first.aclose()
-    await asyncio.sleep(0.25)
+    await skip(3600)
     assert (answer.followers, answer.is_over) == (1, False)
     await second.aclose()
-    await asyncio.sleep(0.02)
+    await skip(59)
+    third = answers.follow("me", ID)
+    assert texts([await anext(third)]) == "a"
+    await skip(59)
+    await third.aclose()
+    await skip(59)
     assert answers.get("me", ID) is answer
     assert not source.was_closed
-    await asyncio.sleep(0.25)
+    await skip(2)
     assert source.was_closed
     assert answer.is_over
     with pytest.raises(ResponseNotFoundError):
@@ -177,39 +205,42 @@ async def test_an_answer_runs_as_long_as_somebody_follows() -> None:
 
 @in_a_loop
 async def test_an_answer_that_nobody_follows_ends() -> None:
-    answers, source = Answers(patience=0.05), Source()
-    answers.begin("me", ID, "m", source.events())
-    await source.say("a")
-    await asyncio.sleep(0.15)
-    assert source.was_closed
+    for answers, patience in ((Answers(), 60), (Answers(patience=5), 5)):
+        source = Source()
+        answers.begin("me", ID, "m", source.events())
+        await source.say("a")
+        await skip(patience - 1)
+        assert not source.was_closed
+        await skip(2)
+        assert source.was_closed
 
 
 @in_a_loop
-async def test_an_ended_answer_is_kept_for_its_time_whoever_reads_it() -> None:
-    answers, source = Answers(patience=0.02, kept_seconds=0.2), Source()
-    answers.begin("me", ID, "m", source.events())
-    follower = answers.follow("me", ID)
-    await source.say("a")
-    assert texts([await anext(follower)]) == "a"
-    await source.say(None)
-    assert [event async for event in follower] == []
-    await asyncio.sleep(0.1)  # longer than its patience
-    assert texts([event async for event in answers.follow("me", ID)]) == "a"
-    await asyncio.sleep(0.2)
-    with pytest.raises(ResponseNotFoundError):
-        answers.get("me", ID)
+async def test_an_ended_answer_is_kept_for_ten_minutes_whoever_reads_it() -> None:
+    for answers, seconds in ((Answers(), 600), (Answers(kept_seconds=100), 100)):
+        source = Source()
+        answers.begin("me", ID, "m", source.events())
+        follower = answers.follow("me", ID)
+        await source.say("a")
+        assert texts([await anext(follower)]) == "a"
+        await source.say(None)
+        assert [event async for event in follower] == []
+        await skip(seconds - 1)  # longer than the patience with a running one
+        assert texts([event async for event in answers.follow("me", ID)]) == "a"
+        await skip(2)
+        with pytest.raises(ResponseNotFoundError):
+            answers.get("me", ID)
 
 
 @in_a_loop
 async def test_a_stopped_answer_makes_its_id_free() -> None:
-    answers, source = Answers(kept_seconds=0.05), Source()
+    answers, source = Answers(patience=1000), Source()
     answers.begin("me", ID, "m", source.events())
     await source.say("a")
     await answers.stop("me", ID)
     assert source.was_closed
-    await asyncio.sleep(0.03)
     again = answers.begin("me", ID, "m", Source().events())
-    await asyncio.sleep(0.1)  # the time of the first one does not end the second one
+    await skip(700)  # the time of the first one does not end the second one
     assert answers.get("me", ID) is again
     await answers.close()
     assert again.is_over
