@@ -207,13 +207,19 @@ def test_files_are_read_and_written_in_threads_of_their_own(tmp_path: Path) -> N
 
 
 def test_closing_waits_for_nobody(tmp_path: Path) -> None:
-    store, may_end = FileStore(tmp_path, 1000), threading.Event()
+    store, may_end, begun = FileStore(tmp_path, 1000), threading.Event(), threading.Semaphore(0)
     called: list[int] = []
 
+    def work() -> bool:
+        begun.release()
+        return may_end.wait(20)
+
     async def run() -> None:
-        running = [asyncio.ensure_future(store.run(may_end.wait, 20)) for _ in range(2)]
+        running = [asyncio.ensure_future(store.run(work)) for _ in range(2)]
+        for _ in running:
+            await asyncio.to_thread(begun.acquire)
         waiting = asyncio.ensure_future(store.run(called.append, 1))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         store.close()
         may_end.set()
         with pytest.raises(asyncio.CancelledError):
