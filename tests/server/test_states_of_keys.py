@@ -273,6 +273,6 @@ def test_a_state_that_cannot_be_used_is_a_note(caplog: pytest.LogCaptureFixture)
         for _ in range(2):
             await made.require(FILE, 1, "a")
 
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "chaski"):
         asyncio.run(run())
     assert caplog.messages == ["the conversation is computed again: the state is another key's"]
