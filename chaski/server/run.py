@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 16
 # See `gc.set_threshold`: all old objects are looked through ten times more seldom than usual.
 _COLLECTIONS = 1000, 10, 100
+# Seconds between two notes that strangers can cause, such as one about bytes that are no HTTP.
+_NOTE_SECONDS = 60.0
 # Seconds for the errors of requests that the end of the server cuts off.
 _LAST_WORDS = 2.0
 
@@ -117,6 +120,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: Starlette, settings: Settings) -> None:
         super().__init__(server_config(app, settings))
         self._app, self._grace = app, settings.grace
+        self._next_note = 0.0
         logging.getLogger("uvicorn.error").addFilter(self._is_news)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -140,7 +144,15 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _is_news(self, record: logging.LogRecord) -> bool:
-        """Return False for log records about requests that the end of the server cancels."""
+        """Return False for log records about requests that the end of the server cancels.
+
+        Notes that strangers can cause at will have a minute between them.
+        """
+        if record.levelno == logging.WARNING:
+            if (now := monotonic()) < self._next_note:
+                return False
+            self._next_note = now + _NOTE_SECONDS
+            return True
         cause = record.exc_info[1] if record.exc_info else None
         return not (self.force_exit or (self.should_exit and isinstance(cause, asyncio.CancelledError)))
 

@@ -83,6 +83,18 @@ def test_a_burst_of_connections_waits_for_a_busy_server(process: subprocess.Pope
             assert json.load(response)["version"]
 
 
+def test_a_stranger_cannot_fill_the_log(process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    port = int(process.stderr.readline().rpartition(":")[2])
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(b"no HTTP\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert process.stderr.read().count("Invalid HTTP") == 1
+
+
 def test_unused_objects_are_found_among_new_ones_mostly() -> None:
     program = """
 import gc, weakref

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import socket
 import threading
 import time
@@ -143,6 +144,31 @@ def test_connections_at_work_are_not_closed(brief: Running) -> None:
         with closing(connected(brief, b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n")) as another:
             assert b" 503 " in rest(another).split(b"\r\n")[0]
     wait_until(lambda: brief.get("/api/version").status == 200)
+
+
+CHUNKED = b"%s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"", CHUNKED % b"POST /api/generate"], ids=["at first", "as a body"])
+def test_bytes_that_are_no_http(brief: Running, begun: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(connected(brief, begun)) as connection:
+        time.sleep(0.1)  # the handler waits for the rest
+        connection.sendall(b"\x16\x03\x01\r\n\r\n")
+        found = rest(connection)
+    head, _, body = found.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert "HTTPS" in json.loads(body)["error"]
+    assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
+
+
+def test_bytes_that_are_no_http_after_an_answer(brief: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(connected(brief, CHUNKED % b"GET /api/version")) as connection:
+        while not connection.recv(1 << 16).endswith(b"}"):
+            pass
+        connection.sendall(b"no length\r\n")
+        assert rest(connection) == b""
+    assert brief.get("/api/version").status == 200
+    assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
 
 
 @pytest.mark.long

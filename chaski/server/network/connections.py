@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
 from typing import Any
 
 import h11
@@ -17,6 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from chaski.server.network.arrivals import is_slow
+from chaski.server.network.crowd import Crowd
 from chaski.server.network.jsons import dump
 from chaski.server.network.readers import Patience, Reader, is_admitted
 
@@ -36,6 +36,7 @@ _FULL = _refusal(
     "the server has as many connections as CHASKI_MAX_CONNECTIONS allows; try again later",
     "Retry-After: 1",
 )
+_INVALID = _refusal("400 Bad Request", "this is no valid HTTP; does the client expect HTTPS?")
 _UNSENT_BYTES = 1 << 15
 """Unsent bytes that the kernel buffers. The server cannot see whether the client reads these bytes."""
 _READER_GRACE = 1.0
@@ -48,6 +49,7 @@ class ServerConfig(uvicorn.Config):
     header_timeout  seconds for the headers of a request
     patience        time limits for clients that do not read
     answer_patience time limits for such clients if they may use models
+    crowd           the connections
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ServerConfig(uvicorn.Config):
         self.max_connections = max_connections
         self.patience = patience
         self.answer_patience = answer_patience
+        self.crowd: Crowd[Connection] = Crowd()
 
 
 class Connection(H11Protocol):
@@ -78,7 +81,6 @@ class Connection(H11Protocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._deadline: asyncio.TimerHandle | None = None
-        self._since = 0.0
         self._began = 0.0
         self._received = 0
         self._reader: Reader
@@ -86,7 +88,6 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection. If there are too many, close an idle or slow one first."""
         super().connection_made(transport)
-        self._since = self.loop.time()
         self._reader = Reader(transport, self.loop, transport.abort)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             end = transport.get_extra_info("socket")
@@ -95,10 +96,12 @@ class Connection(H11Protocol):
             transport.write(_FULL)
             transport.close()
             return
+        self.config.crowd.rest(self)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the deadlines of a closed connection."""
+        self.config.crowd.leave(self)
         self._forget()
         self._reader.stop()
         super().connection_lost(exc)
@@ -112,7 +115,18 @@ class Connection(H11Protocol):
             self._reader.begin()
         self._received += len(data)
         super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self.config.crowd.leave(self)
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are no HTTP. If an answer has begun, it ends here."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(_INVALID)
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # it would write a response of its own
+            self.cycle.message_event.set()
+        self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing about a client that tries a WebSocket first. Its request is answered over HTTP."""
@@ -130,27 +144,30 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Wait for the client to read the rest, and for the next request."""
-        self._since = self.loop.time()
         self._await_reader()
         super().on_response_complete()
+        if self.conn.their_state is h11.IDLE:
+            self.config.crowd.rest(self)
         self._watch()
 
     def _await_reader(self) -> None:
-        self._reader.wait(self.config.answer_patience if self._is_admitted else self.config.patience)
+        self._reader.wait(self.config.answer_patience if self.is_admitted else self.config.patience)
 
     @property
-    def _is_admitted(self) -> bool:
+    def is_admitted(self) -> bool:
         """True if the current request comes from a client that may use models."""
         return self.scope is not None and is_admitted(self.scope)
 
     @property
-    def _host(self) -> str:
+    def host(self) -> str:
         """The address of the client."""
         return self.client[0] if self.client else ""
 
     @property
-    def _lateness(self) -> float:
+    def lateness(self) -> float:
         """Seconds for which the server has waited for a slow client; 0 if the client is not slow."""
+        if self.transport.is_closing():
+            return 0.0
         if self._reader.waited >= _READER_GRACE:
             return self._reader.waited
         if self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused:
@@ -158,8 +175,9 @@ class Connection(H11Protocol):
             return seconds if is_slow(self._received, seconds) else 0.0
         return 0.0
 
-    def _is_idle(self) -> bool:
-        """Return whether no request is being read or answered, apart from one with incomplete headers.
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is being read or answered, apart from one with incomplete headers.
 
         An answer counts until the system has taken all its bytes.
         """
@@ -192,17 +210,10 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _make_room(self) -> bool:
-        """Close the connection that has been idle for the longest time, or else one with a slow client.
-
-        Returns False if all connections are busy.
-        """
-        others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
-        crowds = Counter(each._host for each in others)
-        if idle := [each for each in others if each._is_idle()]:
-            least = min(idle, key=lambda each: each._since)
-        elif slow := [each for each in others if each._lateness]:
-            least = max(slow, key=lambda each: (not each._is_admitted, crowds[each._host], each._lateness))
-        else:
+        """Close another connection, if one is not busy. Returns whether one was."""
+        others = (each for each in self.connections if isinstance(each, Connection))
+        other = self.config.crowd.to_close(others, self.loop.time())
+        if other is None:
             return False
-        least.transport.abort()
+        other.transport.abort()
         return True
