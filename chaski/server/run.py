@@ -21,6 +21,7 @@ from chaski.env import Environment
 from chaski.errors import OptionError
 from chaski.runner.channels.worker.client import Worker
 from chaski.server.app import create_app
+from chaski.server.freed_memory import keep_little_freed_memory
 from chaski.server.models.loaded import OpenWorker
 from chaski.server.network.connections import Connection, ServerConfig
 from chaski.server.network.readers import Patience
@@ -49,6 +50,7 @@ def serve(settings: Settings, store: Store, ready: Callable[[str], None] = lambd
     Running answers get `settings.grace` seconds to finish; a second SIGINT stops them at once. Raises
     OptionError if the server cannot listen on the address.
     """
+    keep_little_freed_memory()
     listener = listen(settings)
     with ExitStack() as stack:
         cluster = _cluster(settings, stack)
