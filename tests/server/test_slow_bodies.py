@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 
 import pytest
 from starlette.types import Message, Receive
 
 from chaski.errors import BusyError
-from chaski.server.network import arrivals
-from chaski.server.network.arrivals import Arrivals, SlowBodyError
+from chaski.server.network import arrivals, budget
+from chaski.server.network.arrivals import Arrival, Arrivals, SlowBodyError
 from chaski.server.network.bodies import Bodies
+from chaski.server.network.budget import Budget
 
 _PIECE = b" " * 70_000
 _MEMORY = 4_000_000
@@ -109,3 +111,49 @@ def test_a_slow_upload_gives_its_place_to_another(monkeypatch: pytest.MonkeyPatc
         await asyncio.gather(*pending, return_exceptions=True)
 
     asyncio.run(run())
+
+
+def test_many_waiting_bodies_look_for_slow_ones_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the server is not theirs: hundreds that wait cost as much as one."""
+    monkeypatch.setattr(budget, "_LOOK_SECONDS", 0.02)
+    looks: list[None] = []
+
+    def look() -> bool:
+        looks.append(None)
+        return False
+
+    async def run() -> None:
+        memory = Budget(1 << 20, look)
+        with ExitStack() as stack:
+            shares = [stack.enter_context(memory.share()) for _ in range(400)]
+            await shares[0].grow(1 << 20)
+            waiting = [asyncio.create_task(share.grow(1 << 16)) for share in shares[1:]]
+            await asyncio.sleep(0.2)
+            assert 2 < len(looks) < 20
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            count = len(looks)
+        await asyncio.sleep(0.1)
+        assert len(looks) <= count + 1
+
+    asyncio.run(run())
+
+
+def test_a_search_serves_many_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+
+    class Dripping(Arrival):
+        @property
+        def is_slow(self) -> bool:
+            nonlocal count
+            count += 1
+            return True
+
+    monkeypatch.setattr(arrivals, "Arrival", Dripping)
+    present = Arrivals()
+    with ExitStack() as stack:
+        for _ in range(1000):
+            stack.enter_context(present.enter())
+        assert sum(present.interrupt_slowest() for _ in range(200)) == 200
+    assert count < 2000

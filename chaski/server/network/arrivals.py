@@ -14,6 +14,7 @@ from time import monotonic
 from starlette.types import Receive
 
 from chaski.errors import BusyError, OptionError
+from chaski.server.network.slowest import Slowest
 
 __all__ = ["LEAST_RATE", "Arrival", "Arrivals", "SlowBodyError", "is_slow"]
 
@@ -43,6 +44,7 @@ class Arrivals:
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self._present: dict[Arrival, None] = {}
+        self._slow = Slowest[Arrival](lambda each: each in self._present and each.is_slow)
 
     @contextmanager
     def enter(self) -> Iterator[Arrival]:
@@ -61,10 +63,11 @@ class Arrivals:
 
     def interrupt_slowest(self) -> bool:
         """Interrupt the slowest body. Returns whether there was a slow one."""
-        slow = [each for each in self._present if each.is_slow]
-        if not slow:
+        slowest = self._slow.next(
+            lambda: ((-each.rate, each) for each in self._present if each.is_slow), monotonic()
+        )
+        if slowest is None:
             return False
-        slowest = min(slow, key=lambda each: each.rate)
         del self._present[slowest]
         slowest.interrupt()
         return True

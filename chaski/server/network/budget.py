@@ -16,7 +16,7 @@ __all__ = ["Budget", "Share", "TooLargeError"]
 _WAIT_SECONDS = 30.0
 """Longest time in seconds for which a large body waits for memory."""
 _LOOK_SECONDS = 0.5
-"""Seconds between two attempts to interrupt a slow body."""
+"""Seconds between two attempts to interrupt slow bodies."""
 _STEP = 1 << 16
 """Unit in which shares grow, in bytes."""
 
@@ -57,6 +57,7 @@ class Budget:
         self._make_room = make_room
         self._shares: dict[Share, None] = {}
         self._waiting: deque[tuple[Share, int, asyncio.Future[None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
     def share(self) -> Iterator[Share]:
@@ -89,11 +90,11 @@ class Budget:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((share, size, turn))
+        if self._timer is None:
+            self._relieve()
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
-                while not turn.done():
-                    self._relieve()
-                    await asyncio.wait((turn,), timeout=_LOOK_SECONDS)
+                await asyncio.wait((turn,))
         except TimeoutError:
             if not turn.done():
                 raise _busy() from None
@@ -120,12 +121,25 @@ class Budget:
                 return
 
     def _relieve(self) -> None:
-        """Interrupt a slow body, or the last body if all of them wait for memory that the others hold."""
-        if self._make_room():
+        """Interrupt slow bodies, or the last one if all wait for memory that the others hold.
+
+        This is done again and again while requests wait: once for all of them, so that many cost little.
+        """
+        turns = [(share, turn) for share, _, turn in self._waiting if not turn.done()]
+        self._timer = None
+        if not turns:
             return
-        turns = [turn for share, _, turn in self._waiting if share.size and not turn.done()]
-        if len(turns) > 1 and len(turns) == sum(share.size > 0 for share in self._shares):
-            turns[-1].set_exception(_busy())
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._relieve)
+        has_made_room = False
+        for _ in turns:
+            if not self._make_room():
+                break
+            has_made_room = True
+        if has_made_room:
+            return
+        held = [turn for share, turn in turns if share.size]
+        if len(held) > 1 and len(held) == sum(share.size > 0 for share in self._shares):
+            held[-1].set_exception(_busy())
 
 
 def _busy() -> BusyError:

@@ -7,16 +7,14 @@ choice costs about the same for ten connections and for ten thousand.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from chaski.server.network.slowest import Slowest
 
 __all__ = ["Crowd", "Member"]
 
-_LOOK_SECONDS = 0.25
-"""Least seconds between two searches for slow clients among all connections."""
-_MOST_SLOW = 256
-"""Slow clients that one search finds, worst first."""
 _MOST_UNREAD = 64
 """Connections with an unread rest of an answer that are passed over in a search for an idle one."""
 
@@ -49,8 +47,7 @@ class Crowd(Generic[_M]):
 
     def __init__(self) -> None:
         self._idle: dict[_M, None] = {}
-        self._slow: list[_M] = []
-        self._looked_at = float("-inf")
+        self._slow = Slowest[_M](lambda member: member.lateness > 0)
 
     def rest(self, member: _M) -> None:
         """Note that a connection is idle from now on."""
@@ -70,7 +67,7 @@ class Crowd(Generic[_M]):
         Of slow clients, those without a key come first, then those with the most connections, then the
         slowest. Returns None if all connections are busy.
         """
-        return self._longest_idle() or self._slowest(members, now)
+        return self._longest_idle() or self._slow.next(lambda: self._slow_ones(members), now)
 
     def _longest_idle(self) -> _M | None:
         for member in list(islice(self._idle, _MOST_UNREAD)):
@@ -80,16 +77,10 @@ class Crowd(Generic[_M]):
             self._idle[member] = None  # its client still reads an answer
         return None
 
-    def _slowest(self, members: Iterable[_M], now: float) -> _M | None:
-        while True:
-            while self._slow:
-                if (member := self._slow.pop()).lateness:
-                    return member
-            if now < self._looked_at + _LOOK_SECONDS:
-                return None
-            self._looked_at = now
-            members = list(members)
-            counts = Counter(each.host for each in members)
-            slow = [each for each in members if each.lateness]
-            slow.sort(key=lambda each: (not each.is_admitted, counts[each.host], each.lateness))
-            self._slow = slow[-_MOST_SLOW:]
+    @staticmethod
+    def _slow_ones(members: Iterable[_M]) -> Iterator[tuple[Any, _M]]:
+        members = list(members)
+        counts = Counter(each.host for each in members)
+        for each in members:
+            if lateness := each.lateness:
+                yield (not each.is_admitted, counts[each.host], lateness), each
