@@ -21,9 +21,11 @@ from chaski.kvcache import (
     cache_memory,
 )
 from chaski.kvcache.batch import Batch
+from chaski.kvcache.kinds import delayed_rows, linear_attention, matrix_states, pooled
 from chaski.ml import CPUOptions, open_backend
 from chaski.ml.backend import HOST
 from chaski.ml.graph import Dim, DType, Graph, Rope
+from chaski.ml.recurrent_ops import CHUNK, RING
 
 SIZE = CacheSize(sequences=1, capacity=64, max_batch=16)
 TYPES = KVTypes(DType.F16, DType.Q8_0)
@@ -33,6 +35,7 @@ LATENT = Causal(KVShape(1, 96, 64, values_in_keys=True))
 WINDOW = Causal(KVShape(1, 32, 32), AttentionSpan(window=8))
 IMAGE = Encoder(KVShape(2, 32, 32), max_rows=24, row_size=8)
 CONV = Recurrent((StateShape(2, 40),), Checkpoints(count=3))
+DELAYED = delayed_rows(3, 32)
 DELTA = Recurrent((StateShape(3, 16), StateShape(1, 64)), Checkpoints(count=3))
 
 
@@ -43,7 +46,7 @@ def test_layers_of_one_kind_have_one_cache() -> None:
 
 @pytest.mark.parametrize(
     "layers",
-    [[FULL, WIDE, LATENT], [CONV, WINDOW, FULL, WINDOW], [DELTA, FULL, CONV, IMAGE], [CONV]],
+    [[FULL, WIDE, LATENT], [CONV, WINDOW, FULL, WINDOW], [DELTA, FULL, CONV, IMAGE], [CONV], [DELAYED, FULL]],
     ids=lambda layers: "-".join(type(layer).__name__ for layer in layers),
 )
 def test_every_layer_finds_storage_of_its_shape(layers: list[LayerKind]) -> None:
@@ -69,6 +72,28 @@ def test_the_memory_of_each_kind() -> None:
         ("window 8", 1, 3 * 8 + 16, 4 * 40 * (32 + 32)),
         ("recurrent, 3 checkpoints", 2, 1 + 3 * 12, 4 * 37 * (2 * 40 + 3 * 16 + 64)),
     ]
+
+
+def test_the_memory_of_recurrences_in_chunks() -> None:
+    """A row for each state, and what is kept of the last tokens of each of three sequences."""
+    backend = open_backend("reference")
+    size = CacheSize(sequences=3, capacity=100, max_batch=16)
+    once = Checkpoints(count=1)
+    linear = linear_attention(key_heads=2, value_heads=4, key_size=8, value_size=5, checkpoints=once)
+    columns = linear.states[0].size // 8
+    assert columns >= 5
+    per_row = {
+        delayed_rows(3, 20, once): (3 * 20, RING * 20),
+        pooled(10, 2, once): (3 * 10, RING * 2 * 2 * 10),
+        linear: (4 * 8 * columns, RING * (2 * 8 + 4 * columns + 4)),
+    }
+    for layer, (state, tokens) in per_row.items():
+        (found,) = cache_memory(backend, [layer], size, TYPES)
+        assert str(layer) == found.kind == f"recurrent in chunks of {CHUNK}, 1 checkpoints"
+        assert found.cells == 1 + 3 * (1 + 1 + 1)
+        assert found.num_bytes[HOST] == 4 * (found.cells * state + 3 * tokens)
+    assert matrix_states(2, 8, 5).heads == 2
+    assert matrix_states(2, 8, 5).size == 8 * columns
 
 
 def test_keys_without_positions_stay_as_they_are_when_they_move() -> None:

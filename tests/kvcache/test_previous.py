@@ -26,6 +26,27 @@ def compiled(backend: Backend, cache: Cache, rows: StoredRows) -> Plan:
     return backend.compile(graph)
 
 
+@pytest.mark.parametrize(
+    ("size", "heads", "key_size", "part"),
+    [
+        (160, 1, 32, 160),
+        (320, 2, 32, 160),
+        (512, 2, 32, 256),
+        (2048, 8, 32, 256),
+        (100, 1, 4, 100),
+        (514, 257, 2, 2),
+        (257, 257, 1, 1),
+        (255, 1, 1, 255),
+        (1, 1, 1, 1),
+    ],
+)
+def test_rows_are_cut_into_the_largest_heads_of_whole_blocks(
+    size: int, heads: int, key_size: int, part: int
+) -> None:
+    shape = StoredRows(size).kind.shape
+    assert (shape.heads, shape.key_size, shape.value_size) == (heads, key_size, part)
+
+
 @pytest.mark.parametrize("name", BACKENDS)
 def test_each_token_reads_the_row_before(name: str) -> None:
     """The bits are the same across batches, after a shared prefix, and after dropped tokens."""
