@@ -217,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def _listed(path: str, data: bytes) -> dict[str, Any]:
     large = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 135}
-    lfs = {"lfs": large} if path.endswith(".gguf") else {}
+    lfs = {"lfs": large} if path.lower().endswith(".gguf") else {}
     return {"type": "file", "path": path, "size": len(data), "oid": "0" * 40, **lfs}
 
 

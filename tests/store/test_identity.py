@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from chaski.errors import AccessDeniedError, RegistryError, StoreError
-from chaski.store.ed25519 import public_key, sign
+from chaski.store.ed25519 import is_signed, public_key, sign
 from chaski.store.http import Access
 from chaski.store.identity import Identity
 from chaski.store.registry import Registry
@@ -53,6 +53,13 @@ def test_the_examples_of_the_standard(secret: str, public: str, message: str, si
     seed = bytes.fromhex(secret)
     assert public_key(seed).hex() == public
     assert sign(seed, bytes.fromhex(message)).hex() == signature
+    given = bytes.fromhex(public), bytes.fromhex(signature), bytes.fromhex(message)
+    assert is_signed(*given)
+    for place, data in enumerate(given):
+        changed = list(given)
+        changed[place] = data[:-1] + bytes([data[-1] ^ 1]) if data else b"x"
+        assert not is_signed(*changed)
+    assert not is_signed(b"too short", *given[1:])
 
 
 def verify(key: str, data: bytes, signature: str, folder: Path) -> bool:
