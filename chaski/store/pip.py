@@ -80,7 +80,7 @@ class Pip:
         messages = folder / "messages"
         with messages.open("w+") as output:
             process = subprocess.Popen(
-                [*self._command, "download", requirement, *_RETRIES, *options, "--dest", str(folder)],
+                [*self._command, "download", requirement, *options, "--dest", str(folder)],
                 env=_environment(TMPDIR=str(folder)),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
