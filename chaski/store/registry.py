@@ -69,8 +69,10 @@ class Registry:
         with self.get(url, {"Accept": MANIFEST}) as reply:
             if reply.status == 404:
                 raise ModelNotFoundError(f"pull model manifest: file does not exist{_elsewhere(self.name)}")
-            if reply.status == 400 and "sharded" in (reason := _reason(reply)).lower():
-                raise SplitModelError(f"pull model manifest: {host_of(reply.url)} answered 400{reason}")
+            if reply.status == 400:
+                reason = _reason(reply)
+                error = SplitModelError if "sharded" in reason.lower() else RegistryError
+                raise error(f"pull model manifest: {host_of(reply.url)} answered 400{reason}")
             _require(reply, 200)
             return reply.read(MAX_MANIFEST_BYTES)
 
