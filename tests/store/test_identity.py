@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import shutil
 import subprocess
 import time
@@ -137,6 +138,118 @@ def test_damaged_keys(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(StoreError, match="cannot be read"):
         Identity.of_user(path)
+
+
+def key_text(**changes: bytes) -> str:
+    """Return the text of a key whose fields may be changed."""
+    seed = bytes(range(32))
+    public = public_key(seed)
+    fields = {
+        "magic": b"openssh-key-v1\0",
+        "cipher": b"none",
+        "check": b"abcdabcd",
+        "kind": b"ssh-ed25519",
+        "public": public,
+        "pair": seed + public,
+    } | changes
+
+    def text(data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + data
+
+    private = fields["check"] + text(fields["kind"]) + text(fields["public"]) + text(fields["pair"])
+    both = text(b"ssh-ed25519" + public) + text(private + text(b"a comment"))
+    data = (
+        fields["magic"] + text(fields["cipher"]) + text(b"none") + text(b"") + (1).to_bytes(4, "big") + both
+    )
+    body = base64.b64encode(data).decode()
+    return f"-----BEGIN OPENSSH PRIVATE KEY-----\n{body}\n-----END OPENSSH PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ssh-ed25519 AAAA", "it is not a private key in OpenSSH's format"),
+        (key_text().replace("\n", "\nA", 1), "it is damaged"),
+        (key_text(magic=b"openssh-key-v2\0"), "it is damaged"),
+        (key_text(check=b"abcdabce"), "it is damaged"),
+        (key_text(cipher=b"aes256-ctr"), "it has a passphrase"),
+        (key_text(kind=b"ssh-rsa"), "it is of the kind ssh-rsa, not ssh-ed25519"),
+        (key_text(kind=b"\xff"), "it is of the kind \ufffd, not ssh-ed25519"),
+        (key_text(public=bytes(32)), "its two halves do not belong together"),
+        (key_text(pair=bytes(64)), "its two halves do not belong together"),
+        (key_text(pair=bytes(range(32)) + public_key(bytes(range(32))) + b"x"), "its two halves do not"),
+        (key_text(pair=bytes(32) + public_key(bytes(range(32)))), "its two halves do not belong together"),
+    ],
+)
+def test_the_reason_why_a_key_cannot_be_used(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "id"
+    path.write_text(key_text())
+    assert Identity.of_user(path).seed == bytes(range(32))
+    path.write_text(text)
+    with pytest.raises(StoreError) as error:
+        Identity.of_user(path)
+    assert str(error.value).startswith(f"the key {path} cannot be used: {problem}")
+    assert str(error.value).endswith("; `ssh-keygen -t ed25519 -N ''` makes one")
+    assert path.read_text() == text
+
+
+def test_a_key_that_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "id"
+    begin, body, end = key_text().splitlines()
+    data = base64.b64decode(body)
+    reasons = set()
+    for length in range(16, len(data) - 13, 3):
+        path.write_text("\n".join([begin, base64.b64encode(data[:length]).decode(), end]))
+        with pytest.raises(StoreError, match="cannot be used") as error:
+            Identity.of_user(path)
+        reasons.add(str(error.value).split(": ")[1].split(";")[0])
+    assert "it is cut off" in reasons
+
+
+def test_a_key_that_another_process_makes_first_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "id", os.link
+
+    def beaten(source: Path, target: Path) -> None:
+        path.write_text(key_text())
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", beaten)
+    assert Identity.of_user(path).seed == bytes(range(32))
+    assert path.read_text() == key_text()
+    assert [each.name for each in tmp_path.iterdir()] == ["id"]
+
+
+def test_a_key_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def synced(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        made.append(f"flush {status.st_size > 0} {status.st_mode & 0o777:o}")
+        fsync(descriptor)
+
+    def linked(source: Path, target: Path) -> None:
+        made.append(f"link {target.name}")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    old = os.umask(0)
+    try:
+        (tmp_path / ".ollama").mkdir()
+        (tmp_path / ".ollama" / "id_ed25519.pub").write_text("of an earlier key")
+        identity = Identity.of_user()
+    finally:
+        os.umask(old)
+    assert made == ["flush True 600", "link id_ed25519", "flush True 644"]
+    text = (tmp_path / ".ollama" / "id_ed25519").read_text()
+    assert text.startswith("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    assert {len(line) for line in text.splitlines()[1:-2]} == {70}
+    public = (tmp_path / ".ollama" / "id_ed25519.pub").read_text()
+    assert public.split()[1] == base64.b64encode(identity.public).decode()
 
 
 # ---- a registry that knows its users by their keys ----

@@ -160,3 +160,39 @@ def test_a_damaged_text_is_an_error(store: Store) -> None:
     store.blobs.path(system).write_bytes(b"be grim!")
     with pytest.raises(StoreError, match=f"blob {system.short} is damaged"):
         find_model("three")
+
+
+@pytest.mark.parametrize("count", [0, 7, 8, 9])
+def test_at_most_eight_models_are_proposed(store: Store, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "all_names", lambda self: [ModelName.parse(f"m{n}") for n in range(count)])
+    shown = ", ".join(f"m{number}:latest" for number in range(min(count, 8))) or "none"
+    with pytest.raises(ModelNotFoundError) as error:
+        find_model("/nothing/here")
+    assert str(error.value).endswith(f"; models here: {shown}" + ", ..." * (count > 8))
+
+
+@pytest.mark.parametrize("kind", ["model", "projector", "adapter", "draft"])
+def test_a_missing_file_of_a_model_is_named(store: Store, kind: str) -> None:
+    put_by_hand(store.root, LIBRARY + "three/latest", {"model": b"weights", f"{kind}": b"missing"})
+    digest = next(d for d in store.blobs if store.blobs.path(d).read_bytes() == b"missing")
+    store.blobs.remove(digest)
+    with pytest.raises(
+        StoreError, match=rf"^blob {digest.short} of three is missing; pull or create it again$"
+    ):
+        find_model("three")
+
+
+def test_texts_that_are_no_utf8_and_messages_without_content(store: Store) -> None:
+    layers = {"model": b"weights", "system": b"caf\xe9", "messages": b'[{"role":"user","content":null}]'}
+    put_by_hand(store.root, LIBRARY + "three/latest", layers, b'{"model_families":null,"renderer":"r"}')
+    found = find_model("three")
+    assert found.system == "caf\ufffd"
+    assert found.messages == ({"role": "user", "content": ""},)
+    assert found.config == StoredConfig(renderer="r")
+
+
+@pytest.mark.parametrize("config", [b'{"model_families":"llama"}', b'{"model_families":["llama",5]}'])
+def test_families_are_texts(store: Store, config: bytes) -> None:
+    put_by_hand(store.root, LIBRARY + "three/latest", {"model": b"weights"}, config)
+    with pytest.raises(StoreError, match=r"^the config of the model contains values that are not texts$"):
+        find_model("three")

@@ -11,7 +11,7 @@ from chaski.names import Digest, ModelName
 from chaski.store.blobs import Blobs
 from chaski.store.store import Store
 from chaski.store.verified import verified_name
-from chaski.store.verify import verify
+from chaski.store.verify import Finding, verify
 from tests.store.stores import put_by_hand, snapshot
 
 ONE, TWO = ModelName.parse("one"), ModelName.parse("two")
@@ -130,3 +130,58 @@ def test_a_damaged_manifest_is_a_finding(store: Store) -> None:
     assert "is damaged" in str(finding.problem)
     with pytest.raises(ModelNotFoundError):
         list(verify(store, [ModelName.parse("three")]))
+
+
+def test_a_finding_says_what_where_and_whose(store: Store) -> None:
+    weights, system = store.entry(ONE).manifest.layers
+    other = store.entry(TWO).manifest.layers[1]
+    store.blobs.path(weights.digest).write_bytes(b"Weights")
+    store.blobs.path(system.digest).unlink()
+    store.blobs.path(other.digest).write_bytes(b"two and more")
+    assert {finding.digest: finding for finding in verify(store, [ONE, TWO]) if finding.problem} == {
+        weights.digest: Finding(
+            weights.digest, 7, "damaged: its content has another digest", ("one:latest", "two:latest"), True
+        ),
+        system.digest: Finding(system.digest, 0, "missing", ("one:latest",)),
+        other.digest: Finding(other.digest, 12, "12 bytes instead of 3", ("two:latest",), True),
+    }
+    configs = [store.entry(name).manifest.config for name in (ONE, TWO)]
+    for config, name in zip(configs, ("one:latest", "two:latest"), strict=True):
+        assert Finding(config.digest, config.size, None, (name,)) in list(verify(store))
+
+
+def test_bundled_models_are_checked_in_any_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = ModelName.parse("guide")
+    whole, *rest = verify(store, [guide, ONE])
+    weights = store.entry(guide).manifest.layers[0]
+    assert whole == Finding(weights.digest, weights.size, None, ("guide:latest",))
+    assert len(rest) == 3
+    monkeypatch.setattr("chaski.store.verify.hash_file", lambda path: rest[0].digest)
+    (damaged,) = verify(store, [guide])
+    problem = "damaged: install chaski again"
+    assert damaged == Finding(weights.digest, weights.size, problem, ("guide:latest",))
+
+
+def test_faults_of_manifests_do_not_end_the_check(store: Store) -> None:
+    before = {finding.digest for finding in verify(store)}
+    path = store.root / "manifests/registry.ollama.ai/library/a/latest"
+    path.parent.mkdir(parents=True)
+    path.write_text("?")
+    findings = list(verify(store))
+    assert {finding.digest for finding in findings} == before | {None}
+    assert (findings[0].digest, findings[0].size, findings[0].models) == (None, 0, ("a:latest",))
+    assert str(findings[0].problem).startswith("the manifest of a:latest is damaged: ")
+
+
+def test_a_blob_that_cannot_be_read_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = store.entry(ONE).manifest.layers[0].digest
+
+    def refuse(path: Path) -> Digest:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("chaski.store.blobs.hash_file", refuse)
+    with pytest.raises(
+        StoreError,
+        match=rf"^the model store: blob {digest.short} cannot be read: Input/output error$",
+    ):
+        list(verify(store, [ONE]))
