@@ -12,7 +12,7 @@ from chaski.errors import ModelNotFoundError, OptionError, StoreError, Unsupport
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.names import ModelName
+from chaski.names import Digest, ModelName
 from chaski.store.create import create
 from chaski.store.describe import modelfile_of
 from chaski.store.model import find_model, read_model
@@ -84,6 +84,7 @@ def test_a_draft_is_another_layer(store: Store, weights: Path, tmp_path: Path) -
     child = ModelName.parse("child")
     for recipe, same in (
         (Recipe(sources=[MINE]), True),
+        (Recipe(sources=[weights], draft=Digest.parse(model.draft.name)), True),
         (Recipe(sources=[MINE], draft=MINE), False),
         (Recipe(sources=[MINE], draft=tmp_path / "small.gguf", draft_quantize="Q8_0"), False),
     ):

@@ -11,7 +11,7 @@ import pytest
 from chaski.errors import ModelNotFoundError, StoreError
 from chaski.names import ModelName
 from chaski.store.manifest import MAX_MANIFEST_BYTES
-from chaski.store.store import Store
+from chaski.store.store import Entry, Store
 from tests.store.stores import put_by_hand
 
 ONE, TWO = ModelName.parse("one"), ModelName.parse("hf.co/User/Two-GGUF:Q4_0")
@@ -134,3 +134,20 @@ def test_a_put_takes_the_place_of_the_spelling_on_the_disk(store: Store) -> None
     assert store.manifest_bytes(TWO) == data
     assert len(list(store.names())) == 2
     assert not [path for path in store.blobs.folder.iterdir() if len(path.name) != 71]
+
+
+def test_a_model_that_another_process_removes_meanwhile_is_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = store.entry
+
+    def removed_by_another_process(name: ModelName) -> Entry:
+        entry = found(name)
+        (store.root / "manifests/hf.co/User/Two-GGUF/Q4_0").unlink(missing_ok=True)
+        return entry
+
+    monkeypatch.setattr(store, "entry", removed_by_another_process)
+    store.remove(TWO)
+    monkeypatch.undo()
+    assert [name.short for name in store.names()] == ["one:latest"]
+    assert b"be brief" not in {store.blobs.read(digest) for digest in store.blobs}

@@ -6,11 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from chaski.store.blobs import Blobs
-from chaski.store.verified import note_verified, verified_name
+from chaski.store.verified import content_identity, note_verified, verified_name, write_record
 
 DATA = b"weights" * 1000
+
+
+class Note(Struct):
+    text: str
 
 
 @pytest.fixture
@@ -73,3 +78,34 @@ def test_a_store_that_cannot_be_written_and_a_damaged_record(blobs: Blobs) -> No
     record.mkdir()
     note_verified(path)
     assert verified_name(path) is None
+
+
+def test_a_record_is_written_whole_or_not_at_all(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = blobs.path(blobs.add(DATA))
+    folder = blobs.folder.parent / "chaski" / "verified"
+    before = {each.name: each.read_bytes() for each in folder.iterdir()}
+    assert list(before) == [path.name]
+    write_record(folder / "deep" / "note", Note("text"))
+    assert (folder / "deep" / "note").read_text() == '{"text":"text"}'
+    assert [each.name for each in (folder / "deep").iterdir()] == ["note"]
+    os.utime(path, (1, 1))
+
+    def fail(*paths: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    note_verified(path)
+    assert sorted(each.name for each in folder.iterdir()) == ["deep", path.name]
+    assert (folder / path.name).read_bytes() == before[path.name]
+
+
+def test_the_identity_of_a_content(blobs: Blobs, tmp_path: Path) -> None:
+    path, link = blobs.path(blobs.add(DATA)), tmp_path / "link"
+    link.symlink_to(path)
+    assert content_identity(path) == content_identity(link) == (path.name, len(DATA))
+    os.utime(path, (1, 1))
+    changed = content_identity(link)
+    status = path.stat()
+    assert changed == (status.st_ino, len(DATA), 10**9, status.st_ctime_ns)
+    with pytest.raises(FileNotFoundError):
+        content_identity(tmp_path / "none")
