@@ -238,8 +238,9 @@ class Store:
                     "a manifest is damaged, so it is not known what is unused; see `chaski verify`"
                 )
             unused = self._unused_files({digest.file_name for digest in used})
-            sizes = [_remove(path) for path in (*unused, *self._states_of_nobody())]
+            removed = [_remove(path) for path in (*unused, *self._states_of_nobody())]
             self._remove_empty_folders()
+        sizes = [size for size in removed if size is not None]
         return len(sizes), sum(sizes)
 
     def _read(self, found: ModelName) -> tuple[bytes, float]:
@@ -259,8 +260,10 @@ class Store:
 
     def _unused_files(self, used: set[str]) -> Iterator[Path]:
         for path in sorted(self.blobs.folder.iterdir()):
-            status = path.lstat()
-            is_young = time.time() - status.st_mtime < _YOUNG_SECONDS
+            try:
+                is_young = time.time() - path.lstat().st_mtime < _YOUNG_SECONDS
+            except FileNotFoundError:  # moved just now by a program without these locks
+                continue
             if path.name not in used and not is_young and not path.is_dir():
                 yield path
 
@@ -335,8 +338,12 @@ def _in_own_letters(folder: Path, part: str) -> str:
     return part
 
 
-def _remove(path: Path) -> int:
-    size = path.lstat().st_size
+def _remove(path: Path) -> int | None:
+    """Delete a file; return its size in bytes, or None if another program has just moved it."""
     with store_errors(f"{path.name} cannot be deleted"):
-        path.unlink(missing_ok=True)
+        try:
+            size = path.lstat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return None
     return size

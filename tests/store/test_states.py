@@ -151,3 +151,27 @@ def test_a_model_that_another_process_removes_meanwhile_is_removed(
     monkeypatch.undo()
     assert [name.short for name in store.names()] == ["one:latest"]
     assert b"be brief" not in {store.blobs.read(digest) for digest in store.blobs}
+
+
+def test_files_that_another_program_moves_while_they_are_pruned(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ollama's server does not use the locks of the store."""
+    listed, is_folder = Path.iterdir, Path.is_dir
+    for name in ("sha256-1", "sha256-2", "sha256-3"):
+        (store.blobs.folder / name).write_bytes(b"1234")
+        os.utime(store.blobs.folder / name, (1, 1))
+
+    def moved_after_listing(folder: Path) -> list[Path]:
+        found = list(listed(folder))
+        (store.blobs.folder / "sha256-1").unlink(missing_ok=True)
+        return found
+
+    def moved_before_deletion(path: Path) -> bool:
+        if path.name == "sha256-2":
+            path.unlink(missing_ok=True)
+        return is_folder(path)
+
+    monkeypatch.setattr(Path, "iterdir", moved_after_listing)
+    monkeypatch.setattr(Path, "is_dir", moved_before_deletion)
+    assert store.prune() == (1, 4)
