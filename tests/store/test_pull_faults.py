@@ -241,3 +241,45 @@ def test_private_addresses_only_when_they_are_named(store: Store, registry: Fake
             pulled(store, registry, Access(insecure=True, private_hosts=frozenset(hosts)))
     assert registry.requests == []
     pulled(store, registry, Access(insecure=True, private_hosts=frozenset({registry.host})))
+
+
+def test_pauses_of_a_pull_grow_with_each_failure(
+    store: Store, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    threads: list[threading.Thread] = []
+
+    class Recorded(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return self.is_set()
+
+    class Noted(threading.Thread):
+        def start(self) -> None:
+            threads.append(self)
+            super().start()
+
+    monkeypatch.setattr(download, "Event", Recorded)
+    monkeypatch.setattr(download, "Thread", Noted)
+    data = registry.put({"model": b"small"})
+    pace = Pace(tries=4, pause_seconds=0.5, report_seconds=0.001)
+    registry.faults.extend([answer(503)] * 3)
+    pulled(store, registry, pace=pace)
+    assert_pulled(store, registry, data)
+    assert pauses == [0.5, 1, 2]
+    assert threads
+    assert all(thread.daemon for thread in threads)  # a silent server does not delay the end of the process
+    pauses.clear()
+    store.remove(registry.name())
+    registry.faults.extend([answer(503)] * 4)
+    with pytest.raises(RegistryError, match=rf"^max retries exceeded: {registry.host} answered 503$"):
+        pulled(store, registry, pace=pace)
+    assert pauses == [0.5, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(0, 100), (800, 100), (801, 101), (1600, 200), (8000, 1000), (80_000, 1000)],
+)
+def test_the_size_of_parts(size: int, expected: int) -> None:
+    assert Pace(connections=8, min_part_bytes=100, max_part_bytes=1000).part_bytes(size) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from typing import Any
 
@@ -45,6 +46,12 @@ class Peer(httpcore2.NetworkStream):
     def close(self) -> None:
         self.is_closed = True
         self.socket.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        self.secured = server_hostname, timeout
+        return self
 
     def get_extra_info(self, info: str) -> Any:
         return self.socket if info == "socket" else None
@@ -103,6 +110,19 @@ def test_transfers_that_are_too_slow(peer: Peer, script: list[tuple[float, int]]
     with pytest.raises(SlowTransferError, match=f"^{message}$"):
         read_all(peer, *script)
     peer.close()
+
+
+def test_a_connection_with_tls_is_watched_too(peer: Peer) -> None:
+    network = WatchedNetwork(10, 5)
+    plain = network.connect_tcp("models.example", 443)
+    secured = plain.start_tls(ssl.create_default_context(), "models.example", 4)
+    assert peer.secured == ("models.example", 4)
+    peer.script = [(0, 1), (10, 48)]
+    secured.read(100)
+    with pytest.raises(SlowTransferError):
+        secured.read(100)
+    secured.close()
+    plain.close()
 
 
 def test_a_request_begins_a_new_window(peer: Peer) -> None:
