@@ -110,11 +110,11 @@ def _is_made_of(store: Store, name: ModelName, model: SplitModel) -> bool:
 
 def _require_room(store: Store, model: SplitModel) -> None:
     """Raise StoreError if the parts and the joined file do not fit on the disk at the same time."""
-    missing = [file for file in model.files if store.blobs.size(file.digest) != file.size]
-    parts = sum(max(0, file.size - allocated(store.blobs.path(file.digest))) for file in missing)
     joined = sum(file.size for file in model.parts)
-    with store_errors("the model store cannot be used"):
+    with store_errors("cannot be used"):
         make_folder(store.blobs.folder)
+        missing = [file for file in model.files if store.blobs.size(file.digest) != file.size]
+        parts = sum(max(0, file.size - allocated(store.blobs.path(file.digest))) for file in missing)
         free = shutil.disk_usage(store.blobs.folder).free
     if parts + joined > free:
         raise StoreError(

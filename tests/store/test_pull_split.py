@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -14,7 +15,7 @@ import chaski
 from chaski.formats.gguf import open_gguf
 from chaski.formats.gguf_writer import write_gguf
 from chaski.formats.quant import QuantType
-from chaski.names import ModelName
+from chaski.names import Digest, ModelName
 from chaski.store.model import find_model
 from chaski.store.pull import pull
 from chaski.store.store import Store
@@ -176,6 +177,32 @@ def test_the_disk_must_have_room_for_parts_and_joined_file(
     with pytest.raises(chaski.StoreError, match=f"in 3 parts: {size} bytes .* takes {size} more"):
         pulled(store, hub.name())
     assert not hub.asked()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2 * size))
+    pulled(store, hub.name())
+
+
+def test_parts_that_are_here_need_no_room(store: Store, hub: _Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.put("model-Q4_K_M")
+    sizes = [len(part) for part in hub.parts]
+    digest = store.blobs.add(hub.parts[0])
+    begun = store.blobs.path(Digest(hashlib.sha256(hub.parts[1]).hexdigest()))
+    partial = begun.with_name(f"{begun.name}-partial")
+    partial.write_bytes(bytes(sizes[1] + 8192))
+    usage = shutil.disk_usage(store.root.parent)
+    for free, is_enough in ((sizes[2] + sum(sizes) - 1, False), (sizes[2] + sum(sizes), True)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+        if not is_enough:
+            with pytest.raises(chaski.StoreError, match=f": {sizes[2]} bytes .* has {free} free$"):
+                pulled(store, hub.name())
+    pulled(store, hub.name())
+    assert digest not in set(store.blobs)  # it was a part only
+
+
+def test_a_store_that_cannot_be_made_is_no_room(store: Store, hub: _Hub) -> None:
+    hub.put("model-Q4_K_M")
+    store.root.write_text("a file")
+    with pytest.raises(chaski.StoreError, match=r"^the model store: cannot be used: File exists$"):
+        pulled(store, hub.name())
 
 
 @pytest.mark.parametrize(

@@ -185,3 +185,24 @@ def test_a_blob_that_cannot_be_read_is_named(store: Store, monkeypatch: pytest.M
         match=rf"^the model store: blob {digest.short} cannot be read: Input/output error$",
     ):
         list(verify(store, [ONE]))
+
+
+def test_a_blob_that_is_repaired_while_it_is_checked_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = store.entry(ONE).manifest.layers[0].digest
+    path = store.blobs.path(digest)
+    path.write_bytes(b"Weights")
+    is_intact = Blobs.is_intact
+
+    def repaired_by_another_process(self: Blobs, checked: Digest) -> bool:
+        found = is_intact(self, checked)
+        if checked == digest:
+            path.unlink()
+            self.add(b"weights")
+        return found
+
+    monkeypatch.setattr(Blobs, "is_intact", repaired_by_another_process)
+    (finding,) = [finding for finding in verify(store, [ONE]) if finding.problem]
+    assert (finding.digest, finding.is_aside) == (digest, False)
+    assert path.read_bytes() == b"weights"
