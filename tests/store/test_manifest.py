@@ -63,3 +63,9 @@ def test_json_is_that_of_go() -> None:
         go_json({"a": "<é>&\u2028", "b": [1, 0.5]})
         == b'{"a":"\\u003c\xc3\xa9\\u003e\\u0026\\u2028","b":[1,0.5]}\n'
     )
+
+
+def test_the_name_of_a_tensor_is_kept() -> None:
+    layer = ManifestLayer(media_type("tensor"), A, 5, None, "blk.0.weight")
+    manifest = Manifest(ManifestLayer(CONFIG, B, 3), (layer,))
+    assert Manifest.parse(manifest.encode()) == manifest

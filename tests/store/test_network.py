@@ -156,3 +156,16 @@ def certificate(folder: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "own.pem")
     return context
+
+
+def test_limits_reach_the_connection(resolved: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def connect_tcp(self: object, *how: object) -> httpcore2.NetworkStream:
+        asked.append(how)
+        return httpcore2.NetworkStream()
+
+    monkeypatch.setattr(httpcore2.SyncBackend, "connect_tcp", connect_tcp)
+    resolved += ["1.1.1.1"]
+    GuardedNetwork().connect_tcp("registry.example", 443, 7.0, "0.0.0.0", [])
+    assert asked == [("1.1.1.1", 443, 7.0, "0.0.0.0", [])]
