@@ -283,8 +283,9 @@ class Store:
     def _remove_empty_folders(self) -> None:
         for pattern in ("*/*/*", "*/*", "*"):
             for folder in self._manifests.glob(pattern):
-                if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-                    folder.rmdir()
+                if folder.is_dir() and not folder.is_symlink():
+                    with suppress(OSError):  # it is not empty, or has just been removed
+                        folder.rmdir()
 
     def _in_folder(self, name: ModelName) -> ModelName | None:
         """Return the stored spelling of a model in the folder, or None."""
