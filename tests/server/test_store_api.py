@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -45,6 +46,27 @@ def digest_of(data: bytes) -> str:
 
 def names(server: Running) -> set[str]:
     return {model["name"] for model in server.get("/api/tags").json["models"]}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists open files")
+@pytest.mark.parametrize("by", ["this server", "another program"])
+def test_a_deleted_model_gives_its_disk_space_back(
+    server: Running, blob: bytes, tmp_path: Path, by: str
+) -> None:
+    data = write_tiny_llama(tmp_path / "tiny.gguf", general__name=by).read_bytes()
+    server.post(f"/api/blobs/{digest_of(data)}", data)
+    assert server.post("/api/create", {"model": "large", "files": {"a.gguf": digest_of(data)}}).status == 200
+    catalog = server.app.state.services.catalog
+    _, info = catalog.look_up("large")
+    assert info.tokenizer.token_bytes(40)  # it reads texts of tokens from the model's file
+    del info
+    if by == "this server":
+        assert server.ask("DELETE", "/api/delete", {"model": "large"}).status == 200
+    else:
+        catalog.store.remove(ModelName.parse("large"))
+        assert "large:latest" not in names(server)
+    open_files = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert [path for path in open_files if digest_of(data)[7:] in path] == []
 
 
 def test_the_file_of_an_encoder_is_shown(server: Running, blob: bytes, tmp_path: Path) -> None:

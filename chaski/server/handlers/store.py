@@ -43,6 +43,7 @@ _COPILOT = "GitHubCopilotChat/"
 async def tags(http: HTTPRequest) -> Reply:
     """List the models of the store, the newest first."""
     catalog = http.services.catalog
+    catalog.forget_deleted()  # other programs delete models too
     return {"models": await asyncio.to_thread(listed, catalog.store, catalog.summary)}
 
 
@@ -111,6 +112,7 @@ async def delete(http: HTTPRequest) -> Reply:
     with suppress(ChaskiError):  # a damaged model can be deleted too
         await services.chat.unload(label)
     await asyncio.to_thread(store.remove, name)
+    services.catalog.forget_deleted()
     return Response()
 
 

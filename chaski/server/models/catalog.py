@@ -114,12 +114,23 @@ class Catalog:
     def info(self, found: Found) -> ModelInfo:
         """Return the properties of a model. Raises GGUFError, UnsupportedError."""
         key = (found.model.path, str(found.entry.digest))
-        if key not in self._infos:
-            self._infos[key] = ModelInfo(found.model)
-            while len(self._infos) > _MAX_INFOS:
-                self._infos.popitem(last=False)
-        self._infos.move_to_end(key)
-        return self._infos[key]
+        info = self._infos.pop(key, None)
+        if info is None:
+            self.forget_deleted()
+            info = ModelInfo(found.model)
+        self._infos[key] = info  # as the last one
+        while len(self._infos) > _MAX_INFOS:
+            self._infos.popitem(last=False)
+        return info
+
+    def forget_deleted(self) -> None:
+        """Drop the properties of deleted models.
+
+        Their tokenizers keep the files open, so that the disk space would stay occupied.
+        """
+        for key in list(self._infos):
+            if not key[0].exists():
+                self._infos.pop(key, None)
 
     def summary(self, entry: Entry) -> Summary:
         """Return the properties of a model of the store that lists show; empty if its files are damaged."""
