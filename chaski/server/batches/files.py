@@ -239,7 +239,7 @@ class Ages:
     """Creation times of stored objects. They never change, so each object is read only once. Thread-safe."""
 
     def __init__(self) -> None:
-        self._created: dict[Path, tuple[int, str]] = {}
+        self._created: dict[str, tuple[int, str]] = {}  # by path; a Path takes a kilobyte
 
     def ordered(self, paths: Iterable[Path], form: type[Kept]) -> list[str]:
         """Return the ids of all readable objects, the oldest first."""
@@ -248,12 +248,13 @@ class Ages:
 
     def forget(self, path: Path) -> None:
         """Drop the time of a deleted object."""
-        self._created.pop(path, None)
+        self._created.pop(os.fspath(path), None)
 
     def _age(self, path: Path, form: type[Kept]) -> tuple[int, str] | None:
-        if path not in self._created:
+        found = self._created.get(os.fspath(path))
+        if found is None:
             state = read_object(path, form)
             if state is None or state["id"] != path.parent.name:
                 return None
-            self._created[path] = state["created_at"], state["id"]
-        return self._created[path]
+            found = self._created[os.fspath(path)] = state["created_at"], state["id"]
+        return found
