@@ -38,6 +38,8 @@ _PATIENCE, _QUIET = 60.0, 15.0
 _WARM_UP, _ENDS = 2, 3
 """Samples that do not count, since caches still fill, and samples that are compared at each end."""
 
+_RESPONSES = 1000
+
 _Kind = Callable[["_Client"], Awaitable[None]]
 
 
@@ -148,8 +150,12 @@ class _Client:
         if self.random.random() < 0.5:
             await self.ask("POST", "/api/chat", self._chat(text, num_predict=1))
         else:
-            body = {"model": _MODEL, "input": text, "max_output_tokens": 1, "store": True}
-            await self.ask("POST", "/v1/responses", json.dumps(body).encode())
+            await self.response(text)
+
+    async def response(self, text: str) -> None:
+        """Ask about a text, and let the server keep the response."""
+        body = {"model": _MODEL, "input": text, "max_output_tokens": 1, "store": True}
+        await self.ask("POST", "/v1/responses", json.dumps(body).encode())
 
     async def new_name(self) -> None:
         """Use names that nobody has used: paths, models, keys, ids, tenants in headers."""
@@ -283,6 +289,8 @@ class _Traffic:
         samples: list[_Sample] = []
         print(_HEAD, flush=True)
         await self._restore_model()
+        await self._fill()
+        self._started = monotonic()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._attack(client)) for client in self._clients]
             tasks += [group.create_task(self._ask_honestly(number)) for number in range(4)]
@@ -300,6 +308,13 @@ class _Traffic:
             for task in tasks:
                 task.cancel()
         return samples
+
+    async def _fill(self) -> None:
+        """Let the server keep as many responses as it ever does, which must not look like a leak later."""
+        for number in range(0, _RESPONSES, len(self._clients)):
+            texts = [f"{number + place} " * 150 for place in range(len(self._clients))]
+            pairs = zip(self._clients, texts, strict=True)
+            await asyncio.gather(*(client.response(text) for client, text in pairs))
 
     async def _attack(self, client: _Client) -> None:
         while True:
@@ -428,6 +443,7 @@ def main() -> int:
             "CHASKI_ADMIN_KEYS": _ADMIN,
             "CHASKI_PREFIX_CACHE_MEMORY": "50MB",  # so that it is full after minutes
             "CHASKI_PREFIX_CACHE_DISK": "100MB",
+            "CHASKI_FILES": "8MB",
         }
         with served(8, settings) as (process, port):
             wait_until_ready(port)
