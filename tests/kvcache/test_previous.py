@@ -31,6 +31,7 @@ def compiled(backend: Backend, cache: Cache, rows: StoredRows) -> Plan:
     [
         (160, 1, 32, 160),
         (320, 2, 32, 160),
+        (480, 3, 32, 160),
         (512, 2, 32, 256),
         (2048, 8, 32, 256),
         (100, 1, 4, 100),

@@ -103,8 +103,10 @@ def test_a_key_that_is_no_key_is_asked_for_again(guarded: Running, open_page: Op
 def test_a_late_refusal_of_an_earlier_key_is_ignored(guarded: Running, open_page: Open) -> None:
     page = open_page(guarded, "/#/models")
     late: list[Any] = []
+    place = page.url
+    page.goto("about:blank")  # so that no request of the page is on its way
     page.route("**/api/ps", lambda route: late.append(route), times=1)
-    page.reload()
+    page.goto(place)
     sign_in(page, USER)
     page.get_by_role("note").wait_for()
     (route,) = late
