@@ -39,6 +39,7 @@ _WARM_UP, _ENDS = 2, 3
 """Samples that do not count, since caches still fill, and samples that are compared at each end."""
 
 _RESPONSES = 1000
+"""Responses that the server keeps at most."""
 
 _Kind = Callable[["_Client"], Awaitable[None]]
 
